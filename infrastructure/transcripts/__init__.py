@@ -1,0 +1,1 @@
+"""Transcript codecs: one file a wire format."""
