@@ -1,0 +1,122 @@
+"""What people wrote: salted, digested over the very bytes, and kept beside the header that names it."""
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Protocol, Self
+from uuid import UUID
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PrivateAttr,
+    StringConstraints,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core.core_schema import SerializationInfo
+
+SALT_BYTES = 16
+JSON_TYPE = "application/json"
+TEXT_TYPE = "text/plain; charset=utf-8"
+
+#: Lower-case hex of a SHA-256.
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ContentAlteredError(Exception):
+    """The stored bytes are not those that were digested. Judged at step 3 or 5, never shown to a caller as it is."""
+
+
+class ContentUnreadError(Exception):
+    """Only the header was read; the segment was left behind."""
+
+
+class Segments(Protocol):
+    """Where the segments of one row are, while its header is written or read."""
+
+    def put(self, content: "Content") -> dict[str, Any]:
+        """Store a content's body as the next segment, and give the header that names it."""
+        ...
+
+    def source(self, content: "Content") -> Callable[[], bytes] | None:
+        """Find how to read a content's body; None where segments were left behind."""
+        ...
+
+
+class Content(BaseModel):
+    """One segment of a row, as its header names it.
+
+    Attributes:
+        segment: Its number in the row.
+        size: The clear bytes, without the salt.
+        stored: The bytes as stored.
+        digest: SHA-256 over salt and clear bytes, lower-case hex.
+        comp: How the body is compressed.
+        cipher: How it is encrypted.
+        key: The key it is encrypted under.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    segment: int = 0
+    media_type: str
+    size: int
+    stored: int = 0
+    digest: Digest
+    comp: Literal["none", "zstd"] = "none"
+    cipher: Literal["none"] = "none"
+    key: UUID | None = None
+
+    _body: bytes | None = PrivateAttr(None)
+    _source: Callable[[], bytes] | None = PrivateAttr(None)
+
+    @classmethod
+    def of(cls, clear: bytes, media_type: str = JSON_TYPE) -> Self:
+        """Salt and digest what is about to be stored."""
+        body = secrets.token_bytes(SALT_BYTES) + clear
+        content = cls(media_type=media_type, size=len(clear), digest=hashlib.sha256(body).hexdigest())
+        content._body = body
+        return content
+
+    def body(self) -> bytes:
+        """Give the salt and the clear bytes, proved against the digest.
+
+        Raises:
+            ContentAlteredError: they are not what was digested.
+            ContentUnreadError: only the header was read.
+        """
+        if self._body is None:
+            if self._source is None:
+                raise ContentUnreadError(self.digest)
+            body = self._source()
+            if len(body) != self.size + SALT_BYTES or hashlib.sha256(body).hexdigest() != self.digest:
+                raise ContentAlteredError(self.digest)
+            self._body = body
+        return self._body
+
+    def clear(self) -> bytes:
+        """Give the clear bytes; raises as `body` does."""
+        return self.body()[SALT_BYTES:]
+
+    @property
+    def intact(self) -> bool:
+        """Whether the stored bytes are those that were digested."""
+        try:
+            self.body()
+        except ContentAlteredError:
+            return False
+        return True
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: Callable[[Any], dict[str, Any]], info: SerializationInfo) -> dict[str, Any]:
+        segments: Segments | None = info.context
+        return handler(self) if segments is None else segments.put(self)
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        segments: Segments | None = info.context
+        if segments is not None:
+            self._source = segments.source(self)
+        return self

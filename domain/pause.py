@@ -1,0 +1,180 @@
+"""The pause: one turn that stopped for a person, as its facts leave it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Literal, assert_never
+from uuid import UUID
+
+from .facts import (
+    Abandoned,
+    Answered,
+    Claim,
+    Consumed,
+    Continued,
+    Fact,
+    Lapsed,
+    Paused,
+    PauseFact,
+    Recovered,
+    Refused,
+    Reissued,
+    Stalled,
+    Withdrawn,
+)
+
+__all__ = [
+    "Abandoned", "Answered", "Consumed", "Continued", "Fact", "Lapsed", "Pause", "PauseFact", "Paused", "Recovered",
+    "Refused", "Reissued", "Stalled", "State", "Withdrawn", "evolve", "replay",
+]  # fmt: skip
+
+#: What a pause is, in one word. `owed`, `stalled`, `continued` and `abandoned` are told by the lead alone.
+State = Literal[
+    "open", "answered", "lapsed", "withdrawn", "consumed", "owed", "stalled", "continued", "abandoned"
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause as its facts leave it. Immutable: `evolve` makes the next one.
+
+    Attributes:
+        head: The digest of the newest row, or None where that row is not stored yet.
+        fence: The newest claim's fence; 0 before the turn was ever handed out.
+        ends_below: Tokens of a generation below this one are ended.
+        refusals: How many refusals this stream holds.
+    """
+
+    paused: Paused
+    version: int
+    head: bytes | None
+    at: datetime
+    answered: Answered | None = None
+    consumed: Consumed | None = None
+    withdrawn: Withdrawn | None = None
+    lapsed: Lapsed | None = None
+    claim: Claim | None = None
+    claimed_at: datetime | None = None
+    stalled: Stalled | None = None
+    continued: Continued | None = None
+    abandoned: Abandoned | None = None
+    recoveries: int = 0
+    generation: int = 0
+    ends_below: int = 0
+    token_closes_at: datetime | None = None
+    refusals: int = 0
+
+    @property
+    def id(self) -> UUID:
+        """The pause's id, which is its stream's."""
+        return self.paused.originator_id
+
+    @property
+    def lead_id(self) -> UUID:
+        """The pause that holds the round's turn, and its claims."""
+        return self.paused.round.lead
+
+    @property
+    def fence(self) -> int:
+        """The newest claim's fence."""
+        return self.claim.fence if self.claim else 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody may still answer it, as far as its facts say."""
+        return not (self.answered or self.withdrawn or self.lapsed or self.consumed)
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether it holds an answer, or lapsed with one registered for that."""
+        return self.withdrawn is None and (self.answered is not None or self.lapse_answers)
+
+    @property
+    def lapse_answers(self) -> bool:
+        """Whether it lapsed, and its lapse answer stands for a person's."""
+        return self.lapsed is not None and self.answered is None and self.paused.on_lapse.action == "answer"
+
+    @property
+    def state(self) -> State:
+        """Say what the pause is, in one word."""
+        if self.continued:
+            return "continued"
+        if self.abandoned:
+            return "abandoned"
+        if self.claim:
+            return "stalled" if self.stalled else "owed"
+        if self.withdrawn:
+            return "withdrawn"
+        if self.consumed:
+            return "consumed"
+        if self.answered:
+            return "answered"
+        return "lapsed" if self.lapsed else "open"
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether the turn was handed out, and has neither gone on to its end nor been given up."""
+        return self.claim is not None and self.continued is None and self.abandoned is None
+
+    def lease_end(self, renewed_until: datetime | None) -> datetime | None:
+        """Tell when the newest claim's lease ends; renewals stand outside the stream."""
+        if self.claim is None or self.claimed_at is None:
+            return None
+        granted = self.claimed_at + timedelta(seconds=self.claim.lease_seconds)
+        return granted if renewed_until is None else max(granted, renewed_until)
+
+
+def _begin(fact: Paused) -> Pause:
+    return Pause(
+        paused=fact,
+        version=fact.originator_version,
+        head=fact.row_digest or None,
+        at=fact.at,
+        generation=fact.generation,
+    )
+
+
+def evolve(pause: Pause | None, fact: PauseFact) -> Pause:
+    """Apply one fact. It has happened, so nothing here may object."""
+    if isinstance(fact, Paused):
+        return _begin(fact)
+    assert pause is not None  # noqa: S101 - a store keeps every stream whole from its first fact on
+    now = replace(pause, version=fact.originator_version, head=fact.row_digest or None, at=fact.at)
+    match fact:
+        case Answered():
+            return replace(now, answered=fact)
+        case Consumed():
+            return replace(now, consumed=fact, claim=fact.claim, claimed_at=fact.at if fact.claim else None)
+        case Refused():
+            return replace(now, refusals=pause.refusals + 1)
+        case Continued():
+            return replace(now, continued=pause.continued or fact)
+        case Stalled():
+            return replace(now, stalled=fact if fact.fence == pause.fence else pause.stalled)
+        case Recovered():
+            return replace(
+                now, claim=fact.claim, claimed_at=fact.at, stalled=None, recoveries=pause.recoveries + 1
+            )
+        case Withdrawn():
+            return replace(now, withdrawn=fact)
+        case Lapsed():
+            return replace(now, lapsed=fact)
+        case Reissued():
+            return replace(
+                now,
+                generation=fact.generation,
+                ends_below=fact.generation if fact.ends_earlier else pause.ends_below,
+                token_closes_at=fact.closes_at,
+            )
+        case Abandoned():
+            return replace(now, abandoned=fact)
+        case _:
+            assert_never(fact)
+
+
+def replay(facts: Iterable[PauseFact]) -> Pause | None:
+    """Bring a pause back: its stream, from the first fact to the last."""
+    pause: Pause | None = None
+    for fact in facts:
+        pause = evolve(pause, fact)
+    return pause
