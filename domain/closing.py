@@ -6,9 +6,9 @@ from uuid import UUID
 
 from .content import TEXT_TYPE, Content
 from .errors import PauseClosed, WindowOpen
-from .facts import ActorRecord, Lapsed, PauseFact, Reissued, Withdrawn
+from .facts import ActorRecord, PauseFact, Reissued, Withdrawn
 from .pause import Pause
-from .round import Round
+from .round import Round, lapsed
 from .stamp import Stamp
 
 WithdrawReason = Literal["host", "superseded", "moved_on", "stopped"]
@@ -54,8 +54,7 @@ def lapse(round_: Round, pause_id: UUID, stamp: Stamp) -> list[PauseFact]:
         raise PauseClosed(pause.id, pause.state)
     if not round_.closed(pause, stamp.now):
         raise WindowOpen(pause.id, pause.paused.closes_at + round_.leeway)
-    leeway = int(round_.leeway.total_seconds())
-    return [stamp.write(pause, Lapsed, closed_at=pause.paused.closes_at, leeway_seconds=leeway, answers_standing=())]
+    return [lapsed(round_, pause, stamp)]
 
 
 def reissue(

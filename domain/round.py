@@ -132,23 +132,20 @@ def answer(round_: Round, pause_id: UUID, given: GivenAnswer | None, stamp: Stam
         raise AlreadyAnswered(pause.id, at=pause.answered.at, by=_named(pause.answered.by))
     if pause.lapsed:
         raise PauseLapsed(pause.id)
-    mine = [answered for answered in (pause.answered,) if answered]
-    return [stamp.write(pause, Answered, number=len(mine) + 1, **given.fields)]
+    return [stamp.write(pause, Answered, number=1, **given.fields)]
 
 
 def lapses(round_: Round, stamp: Stamp) -> list[PauseFact]:
     """Write down which of the round's windows have closed without an answer."""
     return [
-        stamp.write(
-            pause,
-            Lapsed,
-            closed_at=pause.paused.closes_at,
-            leeway_seconds=int(round_.leeway.total_seconds()),
-            answers_standing=(),
-        )
-        for pause in round_.pauses
-        if pause.is_open and round_.closed(pause, stamp.now)
+        lapsed(round_, pause, stamp) for pause in round_.pauses if pause.is_open and round_.closed(pause, stamp.now)
     ]
+
+
+def lapsed(round_: Round, pause: Pause, stamp: Stamp) -> Lapsed:
+    """Write down that one window has closed without an answer."""
+    leeway = int(round_.leeway.total_seconds())
+    return stamp.write(pause, Lapsed, closed_at=pause.paused.closes_at, leeway_seconds=leeway, answers_standing=())
 
 
 def consume(round_: Round, stamp: Stamp, attempt: Attempt) -> list[PauseFact]:
@@ -159,11 +156,11 @@ def consume(round_: Round, stamp: Stamp, attempt: Attempt) -> list[PauseFact]:
     """
     if round_.waiting(stamp.now):
         return []
-    lapsed = lapses(round_, stamp)
-    settled = round_.after(lapsed)
+    closed = lapses(round_, stamp)
+    settled = round_.after(closed)
     if not settled.has_answer:
         return []
-    return [*lapsed, *(_consumed(pause, settled, stamp, attempt) for pause in settled.pauses)]
+    return [*closed, *(_consumed(pause, settled, stamp, attempt) for pause in settled.pauses)]
 
 
 def _consumed(pause: Pause, settled: Round, stamp: Stamp, attempt: Attempt) -> Consumed:

@@ -1,0 +1,293 @@
+"""What a host asks for, and what it gets back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, final
+from uuid import UUID
+
+from .axes import Axes, Scope
+from .closing import ReissueReason, WithdrawReason
+from .envelope import Envelope
+from .facts import Agent
+from .pause import State
+from .settlement import End
+from .turn import CheckpointReference, PausedTurn, Turn
+
+#: A pause stays open this long where the host does not say (seconds): one week.
+DEFAULT_WINDOW = 7 * 24 * 3600
+
+
+@final
+class StoredAnswer:
+    """The type of `STORED`."""
+
+    def __repr__(self) -> str:
+        return "STORED"
+
+
+#: Redeem the answer given earlier by `answer`. `None` can be a valid answer, so it cannot stand for this.
+STORED: Final = StoredAnswer()
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does something, as the host knows them. The id is kept beside the facts, a tag of it within them.
+
+    Attributes:
+        id: The host's own id of the person or service.
+        assurance: How sure the host is: claimed by the caller, authenticated, or signed.
+        method: How they were authenticated, a short word such as `oidc` or `password`.
+        authenticated_at: When (UTC).
+        on_behalf_of: Another's id, for whom this is done.
+    """
+
+    id: str = field(repr=False)
+    kind: Literal["person", "service", "rule", "unknown"] = "person"
+    assurance: Literal["claimed", "authenticated", "signed"] = "claimed"
+    method: str | None = None
+    authenticated_at: datetime | None = None
+    on_behalf_of: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Whom a question is for. Ids are kept beside the facts, tags of them within."""
+
+    queue: str | None = None
+    priority: int = 0
+    groups: Sequence[str] = field(default=(), repr=False)
+    assignees: Sequence[str] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LapseAnswer:
+    """The answer a pause takes when its window closes without one; validated when pausing."""
+
+    response: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseCommand:
+    """Stop a turn at one call, and ask.
+
+    Attributes:
+        interaction: The registered interaction's name.
+        request: What is asked; fits the interaction's request schema.
+        turn: The turn as it is, or where the host keeps it.
+        axes: Scope, session, run and call, all stated.
+        opens_in: Whole seconds from now until it may be answered.
+        closes_in: Whole seconds from now until it may not be answered any more.
+        on_lapse: Nothing, or the answer that stands when nobody gave one.
+        supersedes: An earlier pause of the same session, whose round is withdrawn in the same append.
+        occurrence: 0, and the next whole number to ask again what was asked before.
+        idempotency_key: Stands in the turn's place when the pause's id is derived; at most 255 bytes.
+        run_started: When the run started (UTC); it fixes the month in the id, so that a repeat finds the pause.
+        labels: At most 16 listed words to listed words.
+    """
+
+    interaction: str
+    request: Any = field(repr=False)
+    turn: Turn | CheckpointReference
+    axes: Axes
+    opens_in: int = 0
+    closes_in: int = DEFAULT_WINDOW
+    on_lapse: LapseAnswer | None = None
+    routing: Routing = field(default_factory=Routing)
+    asked_by: Actor | None = None
+    agent: Agent | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    supersedes: UUID | None = None
+    occurrence: int = 0
+    idempotency_key: str | None = field(default=None, repr=False)
+    run_started: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCommand:
+    """Answer a pause, and consume nothing. The attributes are those of `ResumeCommand`."""
+
+    envelope: Envelope
+    response: Any = field(repr=False)
+    scope: Scope | None = None
+    session_id: str | None = None
+    run_id: str | None = None
+    call_id: str | None = None
+    answered_by: Actor | None = None
+    submitted_by: Actor | None = None
+    attempt_key: str | None = field(default=None, repr=False)
+
+    @property
+    def axes(self) -> Axes:
+        """The axes stated."""
+        return Axes(scope=self.scope, session_id=self.session_id, run_id=self.run_id, call_id=self.call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCommand(AnswerCommand):
+    """Redeem a token.
+
+    Attributes:
+        envelope: The token, recognised.
+        response: The answer, or `STORED` for the one given earlier.
+        answered_by: Whose answer it is.
+        submitted_by: Who or what handed it in, where that is somebody else.
+        attempt_key: The host's own key for this attempt; the same key learns that it won already.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _PauseNamed:
+    """A pause named by its id, or by a token of it; the axes are stated, or an operator states who and why."""
+
+    pause_id: UUID | None = None
+    envelope: Envelope | None = None
+    axes: Axes | None = None
+    by: Actor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverCommand(_PauseNamed):
+    """Take up an owed or ready turn. `reason="forced"` ends a lease that still runs; an operator's alone."""
+
+    reason: Literal["forced"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReissueCommand(_PauseNamed):
+    """Mint a token again. `closes_in` (whole seconds from now) shortens its window, never beyond the pause's."""
+
+    reason: ReissueReason = "lost"
+    ends_earlier: bool = False
+    closes_in: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawCommand(_PauseNamed):
+    """Take a question back."""
+
+    reason: WithdrawReason = "host"
+    note: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LapseCommand(_PauseNamed):
+    """Write down that a window closed without an answer."""
+
+    reason: Literal["closed"] = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class SettleCommand:
+    """Say how an owed turn ended, under which fence. `next` names the pauses it stopped at again."""
+
+    pause_id: UUID
+    axes: Axes | None
+    fence: int
+    end: End
+    next: Sequence[UUID] = ()
+    error_type: str | None = None
+    by: Actor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PauseReceipt:
+    """A pause that is stored, and the token for whoever answers.
+
+    Attributes:
+        existing: Whether it had been paused before, by this very command.
+        closes_at: The end of its window (UTC).
+        position: Where in the log, or None.
+        round: The lead's pause id, the same for every pause of one assistant message.
+    """
+
+    pause_id: UUID
+    token: str = field(repr=False)
+    existing: bool
+    closes_at: datetime
+    position: int | None
+    round: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a pause is after a command, and where in the log that stands (None where nothing was written)."""
+
+    pause_id: UUID
+    state: State
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What is folded in on one call. `text` is None where the call is left open for a dispatch."""
+
+    interrupt_id: str
+    tool_call_id: str | None
+    text: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A call a person let through, for the host to run.
+
+    Attributes:
+        arguments: The effective arguments: those asked for, or those the person made of them.
+        digest: SHA-256 over their canonical JSON, lower-case hex.
+        idempotency_key: The same in every recovery, for the host's side effect.
+    """
+
+    pause_id: UUID
+    interrupt_id: str
+    tool_call_id: str | None
+    tool: str
+    arguments: Any = field(repr=False)
+    digest: str
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another pause of the round, and how it ended."""
+
+    pause_id: UUID
+    interrupt_id: str
+    tool_call_id: str | None
+    name: str
+    end: Literal["answered", "lapsed", "withdrawn"]
+    response: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOutcome:
+    """What a redemption hands back.
+
+    Attributes:
+        interrupt_id: The call axis, always set.
+        tool_call_id: The provider's id of the call, or None.
+        turn: The paused turn out of its checkpoint; None only where it was not asked for.
+        observations: One per call of the round that had no result, in the order of the calls.
+        time_to_resolve_seconds: From the `Paused` to the `Answered` fact (to the `Lapsed` one where that answered).
+        position: Where in the log the claim stands, or None.
+        fence: The claim's fence; 0 where nothing is owed.
+        idempotency_key: The lead's pause id; the same in every recovery.
+    """
+
+    name: str
+    pause_id: UUID
+    interrupt_id: str
+    tool_call_id: str | None
+    run_id: str
+    session_id: str
+    request: Any = field(repr=False)
+    response: Any = field(repr=False)
+    turn: PausedTurn | None = field(repr=False)
+    observations: tuple[Observation, ...] = field(repr=False)
+    dispatch: tuple[Dispatch, ...]
+    siblings: tuple[Sibling, ...]
+    answered_by: str | None = field(repr=False)
+    paused_at: datetime
+    time_to_resolve_seconds: float
+    position: int | None
+    fence: int
+    idempotency_key: str
