@@ -40,7 +40,7 @@ class Pause:
 
     Attributes:
         head: The digest of the newest row, or None where that row is not stored yet.
-        fence: The newest claim's fence; 0 before the turn was ever handed out.
+        claimed_by: The attempt that holds the newest claim.
         ends_below: Tokens of a generation below this one are ended.
         refusals: How many refusals this stream holds.
     """
@@ -55,6 +55,7 @@ class Pause:
     lapsed: Lapsed | None = None
     claim: Claim | None = None
     claimed_at: datetime | None = None
+    claimed_by: UUID | None = None
     stalled: Stalled | None = None
     continued: Continued | None = None
     abandoned: Abandoned | None = None
@@ -76,7 +77,7 @@ class Pause:
 
     @property
     def fence(self) -> int:
-        """The newest claim's fence."""
+        """The newest claim's fence; 0 before the turn was ever handed out."""
         return self.claim.fence if self.claim else 0
 
     @property
@@ -144,7 +145,7 @@ def evolve(pause: Pause | None, fact: PauseFact) -> Pause:
         case Answered():
             return replace(now, answered=fact)
         case Consumed():
-            return replace(now, consumed=fact, claim=fact.claim, claimed_at=fact.at if fact.claim else None)
+            return replace(now, consumed=fact, claim=fact.claim, claimed_at=fact.at, claimed_by=fact.attempt)
         case Refused():
             return replace(now, refusals=pause.refusals + 1)
         case Continued():
@@ -153,7 +154,12 @@ def evolve(pause: Pause | None, fact: PauseFact) -> Pause:
             return replace(now, stalled=fact if fact.fence == pause.fence else pause.stalled)
         case Recovered():
             return replace(
-                now, claim=fact.claim, claimed_at=fact.at, stalled=None, recoveries=pause.recoveries + 1
+                now,
+                claim=fact.claim,
+                claimed_at=fact.at,
+                claimed_by=fact.attempt,
+                stalled=None,
+                recoveries=pause.recoveries + 1,
             )
         case Withdrawn():
             return replace(now, withdrawn=fact)

@@ -1,0 +1,125 @@
+"""What the domain needs from outside, in the domain's words."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from .envelope import Opened, Terms
+from .facts import Fact, Refused
+from .round import Round
+from .turn import CheckpointReference
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one read of a pause found.
+
+    Attributes:
+        round: The pause's whole round; None where the pause is not in this store.
+        epoch: The ledger's epoch.
+        now: The store's time (UTC).
+        altered: By stream, the versions whose rows are not what was written.
+    """
+
+    round: Round | None
+    epoch: int
+    now: datetime
+    altered: Mapping[UUID, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a refusal stream.
+
+    Attributes:
+        written: Tells whether an axis was refused in this hour already, as `(axis, hour)`; filled past the bound only.
+    """
+
+    version: int
+    head: bytes | None
+    at: datetime | None
+    written: frozenset[tuple[str, datetime]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Minted:
+    """A token, the key that sealed it (8 hex) and a digest of its text."""
+
+    token: str
+    kid: str
+    text_digest: bytes
+
+    def __repr__(self) -> str:
+        return f"<Minted under key {self.kid}>"
+
+
+class Pauses(Protocol):
+    """The ledger of pauses. Any method may raise StoreUnavailable, LedgerCorrupt or LedgerTooNew."""
+
+    def now(self) -> datetime:
+        """Tell the store's time (UTC), without asking it."""
+        ...
+
+    async def find(self, pause_id: UUID) -> Found:
+        """Bring a pause and its round back from their streams."""
+        ...
+
+    async def append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
+        """Append facts, of any number of streams, all or none; they come back with their row digest and position.
+
+        Raises:
+            VersionConflict: somebody else appended to one of the streams first.
+        """
+        ...
+
+    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None]) -> bool:
+        """Append to a refusal stream, judging again by its tail until it fits; False where `write` gives None."""
+        ...
+
+    async def renew(self, lead: UUID, fence: int, seconds: int) -> bool:
+        """Renew a claim's lease; False where a newer claim has one."""
+        ...
+
+
+class Seal(Protocol):
+    """Tokens: sealed here, and opened here."""
+
+    def mint(self, terms: Terms) -> Minted:
+        """Seal terms into a token."""
+        ...
+
+    def open(self, text: str) -> Opened | None:
+        """Open a token; None where it is not one of ours.
+
+        Raises:
+            TokenForged: it has our prefix, and does not open.
+        """
+        ...
+
+
+class Checkpoints(Protocol):
+    """Where a host keeps its turns."""
+
+    async def read(self, reference: CheckpointReference) -> bytes | None:
+        """Read the recorded checkpoint, never the thread's head, as the turn's JSON; None where it is gone."""
+        ...
+
+
+class Journal(Protocol):
+    """The log: one line a decision, with ids, words and tags alone."""
+
+    def note(self, decision: str, **fields: Any) -> None:
+        """Write one line."""
+        ...
+
+
+class OffLoop(Protocol):
+    """Runs what blocks or takes long beside the event loop."""
+
+    async def __call__(self, function: Callable[..., T], *args: Any) -> T:
+        """Run it, and wait for its result."""
+        ...
