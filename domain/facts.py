@@ -9,6 +9,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerialize
 from .axes import Scope
 from .content import Content, Digest
 
+Decision = Literal["answer", "approve", "edit", "reject", "respond"]
+
 #: 16 hex of an HMAC under the ledger's identity key: comparable, not readable.
 Tag = str
 
@@ -222,7 +224,7 @@ class Answered(Fact):
     by: ActorRecord | None = None
     submitted_by: ActorRecord | None = None
     response: Content
-    decision: Literal["answer", "approve", "edit", "reject", "respond"]
+    decision: Decision
     shown: Digest
     effective: Content | None = None
     note: Content | None = None
