@@ -4,16 +4,31 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Never
 from uuid import UUID
 
-from eventsourcing.persistence import ApplicationRecorder, IntegrityError, Notification, StoredEvent
+from eventsourcing.persistence import (
+    ApplicationRecorder,
+    InfrastructureFactory,
+    IntegrityError,
+    Notification,
+    StoredEvent,
+    TrackingRecorder,
+)
+
+from ..domain.errors import LedgerTooNew
 
 #: The length of the digest at the front of a stored row, magic word included.
 HEAD_BYTES = 36
 
+#: The revision of the tables this version makes and understands.
+SCHEMA_REVISION = 1
 
-class StreamConflict(IntegrityError):
+#: How many different epochs there are (16 bits).
+EPOCHS = 1 << 16
+
+
+class StreamConflict(IntegrityError):  # noqa: N818 - named for what happened
     """The stream's own key (originator_id, originator_version) is taken. No other constraint comes as this."""
 
 
@@ -56,21 +71,61 @@ class Head:
     state: bytes
 
 
+def known(revision: int) -> int:
+    """Return the revision of the tables found, if this version understands it.
+
+    Raises:
+        LedgerTooNew: it does not.
+    """
+    if revision > SCHEMA_REVISION:
+        raise LedgerTooNew(f"schema@{revision}")
+    return revision
+
+
+def named(rows: Sequence[StoredEvent]) -> str:
+    """Name rows in an error by their ids alone: what they hold belongs in no message."""
+    some = ", ".join(f"{row.originator_id}@{row.originator_version}" for row in rows[:8])
+    return some if len(rows) <= 8 else f"{some} and {len(rows) - 8} more"  # noqa: PLR2004 - a line's worth
+
+
+def place(row: StoredEvent) -> tuple[str, int]:
+    """Tell where a row stands: its stream and version. Texts of UUIDs sort as UUIDs do in every store."""
+    return str(row.originator_id), row.originator_version
+
+
 class LedgerRecorder(ApplicationRecorder):
     """Where rows are kept. Every method blocks, and is safe to call from several threads.
 
-    `insert_events` writes all rows or none and returns their positions in the log, in the order given.
+    A stream starts at version 0 or 1 and then has no gap; what is stored is never changed or removed.
 
     Raises (every method):
         StoreUnavailable: the database could not speak; `outcome` is `unknown` only where a commit may have happened.
-        StreamConflict: `insert_events` only: a row of that stream and version is there.
-        IntegrityError: `insert_events` only: any other rule of the table, such as a gap in a stream.
-        LedgerTooNew: the tables belong to a newer version of this package.
+        LedgerTooNew: the tables belong to a newer version of this package (`load`, `identity` and `migrate` look).
+        InteractionConfigurationError: the database role lacks the right.
     """
 
+    def insert_events(self, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int]:
+        """Append rows, all or none.
+
+        They are written by stream and version, whatever the order given: two appends that share streams would
+        else wait for each other for good.
+
+        Returns:
+            Their positions in the log, in the order given.
+
+        Raises:
+            StreamConflict: a row of that stream and version is there.
+            IntegrityError: any other rule of the table, such as a gap in a stream.
+        """
+        if not stored_events:
+            return []
+        rows = sorted(stored_events, key=place)
+        positions = dict(zip(map(place, rows), self.append(rows), strict=True))
+        return [positions[place(row)] for row in stored_events]
+
     @abstractmethod
-    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
-        """Append rows, all or none."""
+    def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+        """Write rows that are sorted by stream and version, at least one, and return their positions in that order."""
 
     @abstractmethod
     def load(self, streams: Sequence[UUID]) -> Snapshot:
@@ -98,12 +153,38 @@ class LedgerRecorder(ApplicationRecorder):
 
     @abstractmethod
     def migrate(self) -> list[str]:
-        """Create or upgrade the tables; safe to run twice and from several processes. Returns what was done, in words."""
+        """Make or upgrade the tables; safe to run twice and from several processes. Returns what was done, in words."""
 
-    @abstractmethod
     def walk(self, gt: int = 0, batch: int = 500) -> Iterator[Notification]:
-        """Go through the whole log in order, from after position `gt`."""
+        """Go through the whole log in order, from after position `gt`, holding `batch` rows and no connection."""
+        while rows := self.select_notifications(gt, batch, inclusive_of_start=False):
+            yield from rows
+            gt = rows[-1].id
 
     @abstractmethod
     def close(self) -> None:
         """Close every connection. Safe to call twice."""
+
+
+class LedgerFactory(InfrastructureFactory[TrackingRecorder]):
+    """Hands one recorder to the library's `Application`; a ledger has no other kind."""
+
+    def __init__(self, recorder: LedgerRecorder) -> None:
+        super().__init__(env=None)
+        self.recorder = recorder
+
+    def application_recorder(self) -> LedgerRecorder:
+        """Return the recorder given."""
+        return self.recorder
+
+    def aggregate_recorder(self, purpose: str = "events") -> Never:
+        """Refuse: snapshots would be a second truth beside the stream."""
+        raise NotImplementedError(f"a ledger keeps no {purpose} apart from its log")
+
+    def tracking_recorder(self, tracking_recorder_class: type[TrackingRecorder] | None = None) -> Never:
+        """Refuse: a view brings its own tracking."""
+        raise NotImplementedError("a ledger tracks nothing; each view keeps its own position")
+
+    def process_recorder(self) -> Never:
+        """Refuse: a ledger follows nobody."""
+        raise NotImplementedError("a ledger processes no other application's events")

@@ -1,0 +1,106 @@
+"""The ledger in this process's memory: for tests and trials, gone with the process."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from secrets import randbelow, token_bytes
+from typing import Any
+from uuid import UUID, uuid4
+
+from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
+from eventsourcing.popo import POPOApplicationRecorder
+
+from .store import (
+    EPOCHS,
+    HEAD_BYTES,
+    SCHEMA_REVISION,
+    Head,
+    Lease,
+    LedgerIdentity,
+    LedgerRecorder,
+    Snapshot,
+    StreamConflict,
+    named,
+    place,
+)
+
+
+class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
+    """Rows in a list. Its time is the host's clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._identity = LedgerIdentity(uuid4(), token_bytes(32), randbelow(EPOCHS), SCHEMA_REVISION)
+        self._leases: dict[UUID, Lease] = {}
+
+    def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+        """Write sorted rows, all or none."""
+        positions = self._insert_events(rows) or ()
+        self._notify_listeners()
+        return positions
+
+    def _assert_uniqueness(self, stored_events: Sequence[StoredEvent], **_: Any) -> None:
+        added: set[tuple[str, int]] = set()
+        for row in stored_events:
+            stream, version = place(row)
+            there = self._stored_events_index.get(stream, {})
+            if version in there or (stream, version) in added:
+                raise StreamConflict(f"stored already: {named([row])}")
+            follows = version - 1 in there or (stream, version - 1) in added
+            starts = version == 1 or (version == 0 and 1 not in there)
+            if not follows and not starts:
+                raise IntegrityError(f"does not follow in its stream: {named([row])}")
+            added.add((stream, version))
+
+    def _notify_listeners(self) -> None:
+        # A copy: a subscription that comes or goes meanwhile would make a finished append raise.
+        for listener in tuple(self._listeners):
+            listener.set()
+
+    def load(self, streams: Sequence[UUID]) -> Snapshot:
+        """Read whole streams and what goes with them, under the one lock there is."""
+        with self._database_lock:
+            return Snapshot(
+                rows=[row for stream in sorted(set(streams)) for row in self._stream(stream)],
+                leases={pause: self._leases[pause] for pause in set(streams) & self._leases.keys()},
+                epoch=self._identity.epoch,
+                now=datetime.now(UTC),
+            )
+
+    def _stream(self, stream: UUID) -> list[Notification]:
+        index = self._stored_events_index.get(str(stream), {})
+        return [
+            Notification(stream, version, self._stored_events[at].topic, self._stored_events[at].state, id=at + 1)
+            for version, at in index.items()
+        ]
+
+    def head(self, stream: UUID) -> Head | None:
+        """Read the newest row's version and digest."""
+        newest = self.select_events(stream, desc=True, limit=1)
+        return Head(newest[0].originator_version, newest[0].state[:HEAD_BYTES]) if newest else None
+
+    def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
+        """Move a lease's end, unless a higher fence holds it."""
+        with self._database_lock:
+            if pause in self._leases and self._leases[pause].fence > fence:
+                return False
+            self._leases[pause] = Lease(fence, datetime.now(UTC) + timedelta(seconds=seconds))
+            return True
+
+    def identity(self) -> LedgerIdentity:
+        """Read who this ledger is: another one in every process and every instance."""
+        return self._identity
+
+    def draw_epoch(self) -> int:
+        """Replace the epoch by another random one."""
+        with self._database_lock:
+            was = self._identity
+            epoch = (was.epoch + 1 + randbelow(EPOCHS - 1)) % EPOCHS
+            self._identity = LedgerIdentity(was.ledger_id, was.identity_key, epoch, was.schema_revision)
+            return epoch
+
+    def migrate(self) -> list[str]:
+        """Do nothing: there are no tables."""
+        return []
+
+    def close(self) -> None:
+        """Do nothing: the rows live as long as the recorder."""

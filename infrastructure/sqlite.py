@@ -1,0 +1,390 @@
+"""The ledger in one SQLite file, for one machine and any number of its processes."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from json import dumps
+from pathlib import Path
+from secrets import randbelow, token_bytes
+from threading import Lock
+from uuid import UUID, uuid4
+from weakref import WeakSet
+
+from eventsourcing.persistence import ApplicationRecorder, IntegrityError, Notification, StoredEvent, Subscription
+
+from ..domain.errors import StoreUnavailable
+from .store import (
+    EPOCHS,
+    HEAD_BYTES,
+    SCHEMA_REVISION,
+    Head,
+    Lease,
+    LedgerIdentity,
+    LedgerRecorder,
+    Snapshot,
+    StreamConflict,
+    known,
+    named,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: What the trigger says where the stream's own key (originator_id, originator_version) is taken. It speaks before
+#: the UNIQUE constraint can, because INSERT OR REPLACE would pass that one by.
+_TAKEN = "pauseledger: the stream has that version"
+
+#: One writer at a time in a process: SQLite lets its waiters sleep, so that threads would starve each other.
+#: By process too: a fork copies a lock that another thread held, and nobody would ever free the copy.
+_TURNS: dict[tuple[int, str], Lock] = {}
+
+_OPEN: "WeakSet[SQLiteRecorder]" = WeakSet()
+
+
+def _close_idle() -> None:
+    for recorder in tuple(_OPEN):
+        recorder.close_idle()
+
+
+# A connection carried into a child believes that it holds file locks that only the parent holds, and the child's
+# writes can then vanish with a WAL file that the parent removes (https://sqlite.org/howtocorrupt.html, 2.6).
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_close_idle)
+
+
+class SQLiteRecorder(LedgerRecorder):
+    """Rows in a file in WAL mode; a commit is on the disk before it is told (synchronous=FULL).
+
+    Its time is the host's clock. Updates, deletes, replacements and gaps are turned down by triggers, whoever
+    connects; nothing in SQLite can keep a program that may write the file from dropping a trigger or a table. A process
+    may fork while no other thread is inside a recorder.
+
+    Args:
+        path: The file. With `create`, it (mode 0600), its missing folders (0700) and its tables are made on first use.
+        busy_timeout: How long to wait for other writers, in seconds: once for those of this process, once for others.
+        create: Whether to make what is missing; without it that is `StoreUnavailable`.
+    """
+
+    def __init__(self, path: str | Path, *, busy_timeout: float = 5.0, create: bool = True) -> None:
+        self._path = Path(os.path.realpath(path))
+        self._busy_timeout = busy_timeout
+        self._create = create
+        self._closed = False
+        self._idle: list[sqlite3.Connection] = []
+        _OPEN.add(self)
+
+    def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+        """Write sorted rows in one transaction."""
+        with self._writing() as connection:
+            return [self._insert(connection, row) for row in rows]
+
+    @staticmethod
+    def _insert(connection: sqlite3.Connection, row: StoredEvent) -> int:
+        statement = "INSERT INTO stored_events (originator_id, originator_version, topic, state) VALUES (?, ?, ?, ?)"
+        values = (_text(row.originator_id), row.originator_version, row.topic, row.state)
+        try:
+            return connection.execute(statement, values).lastrowid or 0
+        except sqlite3.IntegrityError as error:
+            taken = str(error) == _TAKEN
+        if taken:
+            raise StreamConflict(f"stored already: {named([row])}")
+        raise IntegrityError(f"turned down by a rule of the table: {named([row])}")
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[StoredEvent]:
+        """Read a stream, or the part of it after version `gt` up to and with `lte`."""
+        order = "DESC" if desc else "ASC"
+        statement = (
+            f"{_ROWS} WHERE originator_id = ? AND originator_version > ? AND originator_version <= ?"
+            f" ORDER BY originator_version {order} LIMIT ?"
+        )
+        bounds = (-1 if gt is None else gt, _LAST if lte is None else lte, -1 if limit is None else limit)
+        with self._connection() as connection:
+            found = connection.execute(statement, (_text(originator_id), *bounds)).fetchall()
+        return [StoredEvent(UUID(stream), version, topic, state) for stream, version, topic, state, _ in found]
+
+    def select_notifications(
+        self,
+        start: int | None,
+        limit: int,
+        stop: int | None = None,
+        topics: Sequence[str] = (),
+        *,
+        inclusive_of_start: bool = True,
+    ) -> Sequence[Notification]:
+        """Read the log from position `start` up to and with `stop`."""
+        first = 0 if start is None else start if inclusive_of_start else start + 1
+        chosen = "AND topic IN (SELECT value FROM json_each(?))" if topics else "AND ? = '[]'"
+        statement = f"{_ROWS} WHERE rowid BETWEEN ? AND ? {chosen} ORDER BY rowid LIMIT ?"
+        values = (first, _LAST if stop is None else stop, dumps(list(topics)), limit)
+        with self._connection() as connection:
+            return _notifications(connection.execute(statement, values))
+
+    def max_notification_id(self) -> int | None:
+        """Read the newest position, None where the log is empty."""
+        with self._connection() as connection:
+            newest: int | None = connection.execute("SELECT max(rowid) FROM stored_events").fetchone()[0]
+            return newest
+
+    def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
+        """Refuse: a file cannot call anybody."""
+        raise NotImplementedError("a SQLite file tells nobody of new rows; poll select_notifications instead")
+
+    def load(self, streams: Sequence[UUID]) -> Snapshot:
+        """Read whole streams and what goes with them, in one read transaction."""
+        asked = (dumps([stream.hex for stream in streams]),)
+        among = "IN (SELECT value FROM json_each(?))"
+        with self._connection() as connection:
+            connection.execute("BEGIN")
+            epoch, revision = connection.execute("SELECT epoch, schema_revision FROM ledger").fetchone()
+            known(revision)
+            rows = connection.execute(
+                f"{_ROWS} WHERE originator_id {among} ORDER BY originator_id, originator_version", asked
+            )
+            leases = connection.execute(f"SELECT pause, fence, until FROM lease WHERE pause {among}", asked)  # noqa: S608 - constants
+            return Snapshot(
+                rows=_notifications(rows),
+                leases={UUID(pause): Lease(fence, _time(until)) for pause, fence, until in leases},
+                epoch=epoch,
+                now=datetime.now(UTC),
+            )
+
+    def head(self, stream: UUID) -> Head | None:
+        """Read the newest row's version and digest."""
+        statement = (
+            "SELECT originator_version, substr(state, 1, ?) FROM stored_events WHERE originator_id = ?"
+            " ORDER BY originator_version DESC LIMIT 1"
+        )
+        with self._connection() as connection:
+            found = connection.execute(statement, (HEAD_BYTES, stream.hex)).fetchone()
+        return Head(*found) if found else None
+
+    def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
+        """Move a lease's end, unless a higher fence holds it."""
+        until = time.time_ns() // 1000 + int(seconds * 1_000_000)
+        statement = (
+            "INSERT INTO lease VALUES (?, ?, ?) ON CONFLICT (pause) DO UPDATE"
+            " SET fence = excluded.fence, until = excluded.until WHERE excluded.fence >= lease.fence"
+        )
+        with self._writing() as connection:
+            return connection.execute(statement, (pause.hex, fence, until)).rowcount > 0
+
+    def identity(self) -> LedgerIdentity:
+        """Read who this ledger is."""
+        with self._connection() as connection:
+            ledger_id, key, epoch, revision = connection.execute(
+                "SELECT ledger_id, identity_key, epoch, schema_revision FROM ledger"
+            ).fetchone()
+        return LedgerIdentity(UUID(ledger_id), key, epoch, known(revision))
+
+    def draw_epoch(self) -> int:
+        """Replace the epoch by another random one."""
+        statement = "UPDATE ledger SET epoch = (epoch + ?) % ? RETURNING epoch"
+        with self._writing() as connection:
+            [(epoch,)] = connection.execute(statement, (1 + randbelow(EPOCHS - 1), EPOCHS)).fetchall()
+            return int(epoch)
+
+    def migrate(self) -> list[str]:
+        """Make the file and the tables where they are missing."""
+        with _told(), self._turn():
+            self._make_file()
+            connection = self._connect()
+            try:
+                return [f"made the tables of schema@{SCHEMA_REVISION}"] if _make_tables(connection) else []
+            finally:
+                connection.close()
+
+    def close(self) -> None:
+        """Close every connection; one in use closes when its call is over. Calls after that are `StoreUnavailable`."""
+        self._closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses; the next call opens one."""
+        while self._idle:
+            # Another thread may have taken the last one meanwhile.
+            with suppress(IndexError):
+                self._idle.pop().close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._turn(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            _commit(connection)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        turn = _TURNS.setdefault((os.getpid(), str(self._path)), Lock())
+        if not turn.acquire(timeout=self._busy_timeout):
+            raise StoreUnavailable("other writers of this process kept the SQLite file busy")
+        try:
+            yield
+        finally:
+            turn.release()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        with _told():
+            connection = self._take()
+            try:
+                yield connection
+            except sqlite3.Error:
+                connection.close()
+                raise
+            finally:
+                self._give(connection)
+
+    def _take(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._open()
+
+    def _give(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.rollback()
+        except sqlite3.Error:
+            connection.close()
+            return
+        self._idle.append(connection)
+        if self._closed:
+            self.close_idle()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._create:
+            self._make_file()
+        connection = self._connect()
+        try:
+            if not _has_tables(connection):
+                self._make_tables_or_refuse(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _make_tables_or_refuse(self, connection: sqlite3.Connection) -> None:
+        if not self._create:
+            raise StoreUnavailable("there is no ledger in the SQLite file; run `pauseledger migrate`")
+        _make_tables(connection)
+
+    def _make_file(self) -> None:
+        try:
+            for folder in reversed(self._path.parents):
+                if not folder.exists():
+                    folder.mkdir(mode=0o700, exist_ok=True)
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise StoreUnavailable(f"the SQLite file cannot be opened: {error.strerror}") from None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self._path.as_uri()}?mode=rw",
+            uri=True,
+            timeout=self._busy_timeout,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            self._enter_wal(connection)
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _enter_wal(self, connection: sqlite3.Connection) -> None:
+        # Of several first starts one changes the mode, and SQLite tells the others "locked" without waiting.
+        deadline = time.monotonic() + self._busy_timeout
+        while True:
+            try:
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                break
+        if mode != "wal":
+            raise StoreUnavailable(f"the SQLite file cannot be kept in WAL mode (it stays in {mode})")
+
+
+_LAST = (1 << 63) - 1
+_ROWS = "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events"
+
+
+def _text(originator_id: UUID | str) -> str:
+    return originator_id.hex if isinstance(originator_id, UUID) else UUID(originator_id).hex
+
+
+def _time(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _notifications(found: sqlite3.Cursor) -> list[Notification]:
+    return [
+        Notification(UUID(stream), version, topic, state, id=position)
+        for stream, version, topic, state, position in found
+    ]
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    there = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ledger'").fetchone()
+    return there is not None
+
+
+def _make_tables(connection: sqlite3.Connection) -> bool:
+    """Make the tables unless they are there, and say whether they were made; of several processes one does."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        made = not _has_tables(connection)
+        if made:
+            for statement in files(__package__).joinpath("sqlite.sql").read_text("utf-8").split("\n\n"):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO ledger VALUES (1, ?, ?, ?, ?, ?)",
+                (uuid4().hex, token_bytes(32), randbelow(EPOCHS), SCHEMA_REVISION, datetime.now(UTC).isoformat()),
+            )
+        known(connection.execute("SELECT schema_revision FROM ledger").fetchone()[0])
+    except BaseException:
+        connection.rollback()
+        raise
+    _commit(connection)
+    return made
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        # Busy leaves the transaction open, to be rolled back. After anything else the frames may be in the WAL file.
+        if _name(error).startswith("SQLITE_BUSY"):
+            raise
+        raise StoreUnavailable(f"SQLite could not finish a commit: {_name(error)}", outcome="unknown") from None
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = _name(error)
+        hint = "; is there a ledger? `pauseledger migrate` makes one" if name.startswith("SQLITE_CANTOPEN") else ""
+        raise StoreUnavailable(f"SQLite could not do it: {name}{hint}") from None
+
+
+def _name(error: sqlite3.Error) -> str:
+    # Errors of the Python module itself, such as a closed connection, carry no SQLite name.
+    return getattr(error, "sqlite_errorname", type(error).__name__)
