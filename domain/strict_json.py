@@ -1,5 +1,6 @@
 """JSON as the ledger takes it: what cannot be carried is rejected by name, when it comes in."""
 
+import hashlib
 import json
 import math
 from itertools import accumulate
@@ -9,6 +10,8 @@ from typing import Any
 DEPTH = 64
 #: A number may have this many digits as written, exponent included.
 NUMBER_DIGITS = 400
+#: The largest text the ledger takes at all, in bytes: a turn's.
+LARGEST = 4 * 1024 * 1024
 
 _SAYS = {
     "not_json": "pass JSON text (RFC 8259), or Python data made of dict, list, tuple, str, int, float, bool and None; "
@@ -95,6 +98,15 @@ def canonical(value: Any, *, limit: int) -> bytes:
         Unfit: by name.
     """
     return _dumped(_SORTED, write_and_parse(value, limit=limit)[1]).encode()
+
+
+def digest(value: Any) -> str:
+    """Digest Python data of at most `LARGEST` bytes: SHA-256 over its canonical JSON, lower-case hex.
+
+    Raises:
+        Unfit: by name.
+    """
+    return hashlib.sha256(canonical(value, limit=LARGEST)).hexdigest()
 
 
 def _encoded(data: bytes | str, limit: int) -> bytes:
