@@ -1,0 +1,263 @@
+"""Registered kinds of pause: what is asked, what may be answered, and how the answer reads."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from .errors import InteractionConfigurationError
+from .strict_json import LARGEST, Unfit, write
+
+ASK_USER = "ask_user"
+APPROVAL = "approval"
+
+#: A request, and a response, may have this many bytes as canonical JSON.
+VALUE_BYTES = 256 * 1024
+
+_NAME = re.compile(r"[a-z0-9_.-]{1,64}")
+_POINTER = re.compile(r"(/[A-Za-z0-9_.$-]{1,64}){1,16}")
+
+#: What kind of answer a response is, as stored.
+Decision = Literal["answer", "approve", "edit", "reject", "respond"]
+_DECISIONS = get_args(Decision)
+
+#: A pydantic model, or a JSON Schema (Draft 2020-12 unless its `$schema` says otherwise).
+SchemaSource = type[BaseModel] | dict[str, Any]
+
+
+class Objection(ValueError):  # noqa: N818 - the word of the house
+    """A request or a response that does not fit its interaction. The message never quotes it.
+
+    Attributes:
+        rule: What objected, a fixed word.
+        pointer: Where, as a JSON pointer of schema keywords; None where a schema has no part in it.
+        cause: What the host's own function raised, for the log; None where nothing was.
+    """
+
+    def __init__(self, rule: str, *, pointer: str | None = None, cause: Exception | None = None) -> None:
+        super().__init__(rule if pointer is None else f"{rule} at {pointer or 'the root'} of the schema")
+        self.rule, self.pointer, self.cause = rule, pointer, cause
+
+
+class SchemaMismatch(Objection):
+    """A value does not validate against a schema.
+
+    Attributes:
+        pointer: The keyword that objected, as a JSON pointer into the schema; nothing of the value.
+    """
+
+    pointer: str
+
+    def __init__(self, pointer: str) -> None:
+        super().__init__("schema", pointer=pointer)
+
+
+class Schema(Protocol):
+    """A schema made ready. Safe to use from several threads."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the canonical JSON of the JSON Schema, lower-case hex."""
+        ...
+
+    def validate(self, value: Any) -> Any:
+        """Return the value as plain JSON data once validated; a model may have changed its spelling.
+
+        Raises:
+            SchemaMismatch: it does not validate.
+        """
+        ...
+
+
+#: The port that makes schemas ready; it raises InteractionConfigurationError for a bad one.
+CompileSchema = Callable[[SchemaSource], Schema]
+
+
+def _answered(response: Any) -> Decision:  # noqa: ARG001 - the signature of `decision`
+    return "answer"
+
+
+def _nothing(request: Any, response: Any) -> Any:  # noqa: ARG001 - the signature of `effective`
+    return None
+
+
+def _as_given(request: Any) -> Any:
+    return request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interaction:
+    """A kind of pause, as the host registers it. Requests and responses are plain JSON data once validated.
+
+    Attributes:
+        name: At most 64 of a-z, 0-9, `_`, `.` and `-`; it stands in the stored facts.
+        revision: Counts up from 1 whenever a schema changes; pauses keep theirs.
+        request_schema: What may be asked: a pydantic model or a JSON Schema.
+        response_schema: What may be answered.
+        as_text: The observation that is put on the call.
+        cross_check: Holds a response against its request: None when it fits, else a fixed word or a JSON pointer of
+            what is wrong (never a value: it is stored and told). One that raises objects.
+        decision: What kind of answer a response is.
+        effective: The arguments a response lets the call run with; asked for `approve` and `edit` alone.
+        prepare_request: Fills in what the asker may leave out, when pausing. It may raise an Objection.
+
+    Raises:
+        InteractionConfigurationError: the name or the revision is not of that kind.
+    """
+
+    name: str
+    revision: int = 1
+    request_schema: SchemaSource = field(repr=False)
+    response_schema: SchemaSource = field(repr=False)
+    as_text: Callable[[Any], str] = field(repr=False)
+    cross_check: Callable[[Any, Any], str | None] | None = field(default=None, repr=False)
+    decision: Callable[[Any], Decision] = field(default=_answered, repr=False)
+    effective: Callable[[Any, Any], Any] = field(default=_nothing, repr=False)
+    prepare_request: Callable[[Any], Any] = field(default=_as_given, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise InteractionConfigurationError(
+                "an interaction's name has 1 to 64 of a-z, 0-9, '_', '.' and '-'; give it such a name"
+            )
+        if type(self.revision) is not int or self.revision < 1:
+            raise InteractionConfigurationError(f"the revision of {self.name!r} must be a whole number from 1 up")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A response that fits, and what comes of it.
+
+    Attributes:
+        response: As plain JSON data once validated.
+        decision: Whether it answers, approves, edits, rejects or responds.
+        effective: The arguments the call runs with, for `approve` and `edit`; None for the others.
+    """
+
+    response: Any = field(repr=False)
+    decision: Decision
+    effective: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """An interaction with its schemas made ready."""
+
+    interaction: Interaction
+    request: Schema
+    response: Schema
+
+    def ask(self, request: Any) -> Any:
+        """Validate a request and fill in what was left out; return it as plain JSON data.
+
+        Raises:
+            Objection: it does not fit; a `SchemaMismatch` says where.
+        """
+        given = self.request.validate(request)
+        prepared = _called("prepare_request", self.interaction.prepare_request, given)
+        return given if prepared is given else self.request.validate(prepared)
+
+    def judge(self, request: Any, response: Any) -> Verdict:
+        """Hold a response against its schema and its request, and prove that it can be put into words.
+
+        Whatever the host's functions raise objects here, before the answer is kept: an answer without words could
+        never be redeemed.
+
+        Raises:
+            Objection: it does not fit; a `SchemaMismatch` says where.
+        """
+        valid = self.response.validate(response)
+        if self.interaction.cross_check is not None:
+            found = _called("cross_check", self.interaction.cross_check, request, valid)
+            if found is not None:
+                raise Objection(found if _is_word(found) else "cross_check")
+        decision = _called("decision", self.interaction.decision, valid)
+        if decision not in _DECISIONS:
+            raise Objection("decision")
+        if decision in ("approve", "edit"):
+            effective = _called("effective", self.interaction.effective, request, valid)
+            _require_carried("effective", effective)
+            return Verdict(valid, decision, effective)
+        text = _called("as_text", self.interaction.as_text, valid)
+        if not isinstance(text, str):
+            raise Objection("as_text")
+        _require_carried("as_text", text)
+        return Verdict(valid, decision)
+
+
+class Interactions:
+    """The interactions known to this process, by name and revision."""
+
+    def __init__(self, compile_schema: CompileSchema, interactions: Iterable[Interaction] = ()) -> None:
+        self._compile = compile_schema
+        self._known: dict[tuple[str, int], Registered] = {}
+        for interaction in interactions:
+            self.register(interaction)
+
+    def register(self, interaction: Interaction) -> None:
+        """Add an interaction.
+
+        Raises:
+            InteractionConfigurationError: the name is taken at that revision, or a schema is none.
+        """
+        key = (interaction.name, interaction.revision)
+        made = Registered(
+            interaction, self._compile(interaction.request_schema), self._compile(interaction.response_schema)
+        )
+        if self._known.setdefault(key, made) is not made:
+            raise InteractionConfigurationError(
+                f"{interaction.name!r} revision {interaction.revision} is taken; register another name or revision"
+            )
+
+    def newest(self, name: str) -> Registered | None:
+        """Find the highest revision registered under a name: what a new pause is made with."""
+        revisions = [revision for known, revision in tuple(self._known) if known == name]
+        return self._known[name, max(revisions)] if revisions else None
+
+    def of(self, name: str, revision: int) -> Registered | None:
+        """Find the revision a pause was made with."""
+        return self._known.get((name, revision))
+
+
+class AskUserAnsweredEvent(BaseModel):
+    """A person answered `ask_user`. The typed stream yields it before the turn goes on.
+
+    `selected_labels` are each answer's selections, flattened in order; `has_other` tells whether any answer has text
+    of its own; the time is the outcome's, in seconds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    session_id: str
+    tool_call_id: str | None
+    selected_labels: list[str]
+    has_other: bool
+    time_to_answer_seconds: float
+
+
+def _called(rule: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Objection:
+        raise
+    except Exception as raised:  # noqa: BLE001 - a rule that cannot be evaluated lets nothing through
+        cause = raised
+    # Raised out here, so that no traceback drags along an error that may hold the answer.
+    raise Objection(rule, cause=cause)
+
+
+def _is_word(found: object) -> bool:
+    return isinstance(found, str) and (_NAME.fullmatch(found) is not None or _POINTER.fullmatch(found) is not None)
+
+
+def _require_carried(rule: str, value: Any) -> None:
+    try:
+        write(value, limit=LARGEST)
+    except Unfit as unfit:
+        cause = unfit
+    else:
+        return
+    raise Objection(rule, cause=cause)
