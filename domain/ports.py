@@ -1,7 +1,7 @@
 """What the domain needs from outside, in the domain's words."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -49,12 +49,9 @@ class Tail:
 class Minted:
     """A token, the key that sealed it (8 hex) and a digest of its text."""
 
-    token: str
+    token: str = field(repr=False)
     kid: str
     text_digest: bytes
-
-    def __repr__(self) -> str:
-        return f"<Minted under key {self.kid}>"
 
 
 class Pauses(Protocol):
@@ -62,6 +59,10 @@ class Pauses(Protocol):
 
     def now(self) -> datetime:
         """Tell the store's time (UTC), without asking it."""
+        ...
+
+    def epoch(self) -> int:
+        """Tell the ledger's epoch as the last read found it."""
         ...
 
     async def find(self, pause_id: UUID) -> Found:
@@ -87,6 +88,10 @@ class Pauses(Protocol):
 
 class Seal(Protocol):
     """Tokens: sealed here, and opened here."""
+
+    def minting_kid(self) -> str:
+        """Name the key that seals now (8 hex)."""
+        ...
 
     def mint(self, terms: Terms) -> Minted:
         """Seal terms into a token."""

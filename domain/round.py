@@ -111,7 +111,7 @@ def judge_consumption(pause: Pause, key: str | None = None) -> None:
     if pause.consumed:
         own = key is not None and pause.consumed.key == key
         state = pause.state if own else None
-        raise AlreadyConsumed(pause.id, at=pause.consumed.at, by=_named(pause.consumed.by), own=own, state=state)
+        raise AlreadyConsumed(pause.id, at=pause.consumed.at, by=named(pause.consumed.by), own=own, state=state)
 
 
 def answer(round_: Round, pause_id: UUID, given: GivenAnswer | None, stamp: Stamp) -> list[PauseFact]:
@@ -129,7 +129,7 @@ def answer(round_: Round, pause_id: UUID, given: GivenAnswer | None, stamp: Stam
     if stored is not None and stored.clear() == given.canonical:
         return []
     if pause.answered:
-        raise AlreadyAnswered(pause.id, at=pause.answered.at, by=_named(pause.answered.by))
+        raise AlreadyAnswered(pause.id, at=pause.answered.at, by=named(pause.answered.by))
     if pause.lapsed:
         raise PauseLapsed(pause.id)
     return [stamp.write(pause, Answered, number=1, **given.fields)]
@@ -199,7 +199,7 @@ def _copy(actor: ActorRecord | None) -> ActorRecord | None:
     return actor.model_copy(update={"who": Content.of(actor.who.clear(), actor.who.media_type)})
 
 
-def _named(actor: ActorRecord | None) -> str | None:
+def named(actor: ActorRecord | None) -> str | None:
     if actor is None:
         return None
     return actor.who.clear().decode() if actor.who is not None and actor.who.intact else actor.tag

@@ -116,6 +116,11 @@ class KeyRing:
             raise InteractionConfigurationError(_SHAPE)
         return cls(keys)
 
+    @classmethod
+    def ephemeral(cls) -> "KeyRing":
+        """Draw one key that ends with the process, for a ledger that does as well."""
+        return cls([_draw("mints", ())])
+
     @property
     def minting(self) -> Key:
         """The key that seals new tokens."""

@@ -26,7 +26,6 @@ import hashlib
 import os
 import re
 import zlib
-from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 from uuid import UUID
@@ -36,6 +35,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
 from ..domain.envelope import DIGEST_BYTES, TAG_BYTES, Opened, Terms, length_prefixed
 from ..domain.errors import InteractionConfigurationError, TokenForged
+from ..domain.ports import Minted
 from .keys import KID_BYTES, Key, KeyRing
 
 PREFIX = "plp1"
@@ -67,15 +67,6 @@ _SIZES = {
 _BITS = {"opens": 8 * _TIME_BYTES, "closes": 8 * _TIME_BYTES, "generation": 16, "epoch": 16}
 
 
-@dataclass(frozen=True, slots=True)
-class Minted:
-    """A token just made: its text (in no repr), its key (8 hex), and the SHA-256 of the text (32 bytes)."""
-
-    token: str = field(repr=False)
-    kid: str
-    text_digest: bytes
-
-
 class _Cipher(NamedTuple):
     key: Key
     aead: AESGCMSIV
@@ -98,6 +89,10 @@ class TokenSeal:
 
     def __repr__(self) -> str:
         return f"<TokenSeal of ledger {self._ledger_id}>"
+
+    def minting_kid(self) -> str:
+        """Name the key that seals now (8 hex)."""
+        return self._ring.minting.kid
 
     def mint(self, terms: Terms) -> Minted:
         """Seal the terms under the key that mints. Two tokens of the same terms differ (the nonce is random).

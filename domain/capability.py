@@ -1,0 +1,261 @@
+"""The capability: pause, answer, resume, recover, and what else is done to a pause; its public operations."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from .axes import require_stated
+from .commands import (
+    AnswerCommand,
+    LapseCommand,
+    PauseCommand,
+    PauseReceipt,
+    Receipt,
+    RecoverCommand,
+    ReissueCommand,
+    ResumeCommand,
+    ResumeOutcome,
+    SettleCommand,
+    WithdrawCommand,
+)
+from .envelope import Envelope, enclose
+from .errors import InteractionConfigurationError, LedgerError, TokenForged
+from .interactions import Interaction
+from .kernel_resume import ResumedTurn, resumed
+from .managing import Managing
+from .pausing import Pausing
+from .redeeming import Redemption
+from .services import Services
+from .settlement import End, Settlement
+
+T = TypeVar("T")
+
+
+class HumanInteractionCapability:
+    """What a host works with. Every operation is safe to call from any number of tasks, threads' loops and processes.
+
+    Attributes:
+        decode_token: Recognises a token: its envelope, or None where it is not one of ours; forged ones raise.
+    """
+
+    decode_token: Callable[[str], Envelope | None] | None
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.decode_token = self._decode
+
+    @property
+    def lease_seconds(self) -> int:
+        """How long a claim holds before somebody else may take it up."""
+        return self._services.lease_seconds
+
+    def register(self, interaction: Interaction) -> None:
+        """Add an interaction.
+
+        Raises:
+            InteractionConfigurationError: its name is taken at that revision, or a schema is none.
+        """
+        self._services.interactions.register(interaction)
+
+    async def pause(self, command: PauseCommand) -> PauseReceipt:
+        """Stop a turn at one call: the round of one. See `pause_round`."""
+        return (await self.pause_round([command]))[0]
+
+    async def pause_round(self, commands: Sequence[PauseCommand]) -> tuple[PauseReceipt, ...]:
+        """Stop a turn at the gated calls of one assistant message, in one append; receipts in the order of the commands.
+
+        The same round again while it is open is found again: its receipts say `existing`.
+
+        Raises:
+            InteractionConfigurationError: an axis is not stated, or the commands are not of one round.
+            PauseRejected: something cannot be carried; nothing was stored.
+            PauseConflict: the round stands already with other contents.
+            PauseClosed: it stood before and is over; the error names the next occurrence.
+            StoreUnavailable: the store could not speak; the same commands again tell.
+        """
+        receipts = await Pausing(self._services).pause(commands)
+        return receipts
+
+    async def answer(self, command: AnswerCommand) -> Receipt:
+        """Keep an answer, and consume nothing. The same answer again changes nothing.
+
+        Raises:
+            InteractionConfigurationError: an axis is not stated.
+            Refusal: one of the steps objected.
+            StoreUnavailable: the store could not speak; the same answer again tells.
+        """
+        return await self._answer(command, self._services.optional_axes)
+
+    async def resume(self, command: ResumeCommand, *, require_turn: bool = False) -> ResumeOutcome:
+        """Redeem a token: steps 1 to 6. `prepare` is the way to go on with the turn afterwards.
+
+        Without `require_turn` the turn is not read and nothing is owed afterwards. A call that is cancelled runs to
+        its end, and what it won stalls at once.
+
+        Raises:
+            InteractionConfigurationError: an axis is not stated; nothing was read.
+            Refusal: one of the steps objected; the pause stands.
+            RoundOpen: the answer is kept, and other calls of the round still wait.
+            StoreUnavailable: the store could not speak; `outcome` says what is known.
+        """
+        unstated = require_stated(command.axes, frozenset() if require_turn else self._services.optional_axes)
+        redemption = Redemption(self._services, command, consumes=True, require_turn=require_turn, unstated=unstated)
+        return await self._shielded(redemption.redeem())
+
+    async def recover(self, command: RecoverCommand) -> ResumedTurn:
+        """Take up a turn that is stalled, left by a dead worker, or ready and never handed out. Nobody is asked again.
+
+        Raises:
+            InteractionConfigurationError: the axes are not stated.
+            Refusal: the axes, the request or the turn do not hold.
+            AlreadyContinued, TurnAbandoned, NothingOwed, NotConsumed, LeaseHeld: there is nothing to take up, and why.
+            RoundOpen: calls of the round still wait.
+        """
+        return await self._recover(command, trusted=False)
+
+    async def reissue(self, command: ReissueCommand) -> PauseReceipt:
+        """Mint a token again.
+
+        Raises:
+            PauseClosed: nothing is left to answer or to redeem.
+            Refusal: the axes do not hold.
+        """
+        return await Managing(self._services, command).reissue()
+
+    async def withdraw(self, command: WithdrawCommand) -> Receipt:
+        """Take a question back.
+
+        Raises:
+            PauseClosed: the pause is over, and how.
+            Refusal: the axes do not hold.
+        """
+        return await Managing(self._services, command).withdraw()
+
+    async def lapse(self, command: LapseCommand) -> Receipt:
+        """Write down that a window closed without an answer.
+
+        Raises:
+            WindowOpen: it may still be answered.
+            PauseClosed: it holds its answer, or is over.
+            Refusal: the axes do not hold.
+        """
+        return await Managing(self._services, command).lapse()
+
+    async def settle(self, command: SettleCommand) -> Receipt:
+        """Say how an owed turn ended, under which fence. What changes nothing writes nothing.
+
+        Raises:
+            NotConsumed, NothingOwed: there is nothing to settle.
+            Refusal: the axes do not hold.
+        """
+        return await Managing(self._services, command).settle()
+
+    def operator(self, actor: Any) -> "Operator":
+        """Act as an operator, who states no axes; who and why stand in the facts."""
+        return Operator(self, actor)
+
+    # For a claim's own holder: it was handed the turn, and states no axes.
+
+    async def settle_claim(self, pause_id: UUID, fence: int, end: End, **said: Any) -> bool:
+        """Settle the claim a `ResumedTurn` carries; a failure is logged, and told by False."""
+        command = SettleCommand(pause_id, None, fence, end)
+        try:
+            await Managing(self._services, command, trusted=True).settle_as(Settlement(fence, end, **said))
+        except LedgerError as failed:
+            self._services.journal.note("settlement_failed", pause=pause_id, fence=fence, error=type(failed).__name__)
+            return False
+        return True
+
+    async def renew(self, lead_id: UUID, fence: int) -> bool:
+        """Renew the lease of a claim; False where a newer claim has taken over. A store that fails is logged."""
+        try:
+            return await self._services.pauses.renew(lead_id, fence, self._services.lease_seconds)
+        except LedgerError as failed:
+            self._services.journal.note("renewal_failed", pause=lead_id, fence=fence, error=type(failed).__name__)
+            return True
+
+    async def _recover(self, command: RecoverCommand, *, trusted: bool) -> ResumedTurn:
+        outcome = await self._shielded(Managing(self._services, command, trusted=trusted).recover())
+        return resumed(self, outcome)
+
+    async def _answer(self, command: AnswerCommand, optional: frozenset[str]) -> Receipt:
+        unstated = require_stated(command.axes, optional)
+        redemption = Redemption(self._services, command, consumes=False, require_turn=False, unstated=unstated)
+        return await redemption.answer()
+
+    async def _shielded(self, redeeming: Coroutine[Any, Any, ResumeOutcome]) -> ResumeOutcome:
+        """Run a redemption to its end though its caller is cancelled; then what it won stalls at once."""
+        task = asyncio.ensure_future(redeeming)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            outcome = await self._outlive(task)
+            if outcome is not None and outcome.fence:
+                stalling = asyncio.ensure_future(
+                    self.settle_claim(outcome.pause_id, outcome.fence, "stalled", cause="cancelled", entered=False)
+                )
+                await self._outlive(stalling)
+            raise
+
+    async def _outlive(self, task: "asyncio.Future[T]") -> T | None:
+        """Wait for a task though the waiting is cancelled again and again; None where it came to nothing."""
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                continue
+            except Exception:  # noqa: BLE001 - the caller is gone; what was refused stands on record
+                return None
+        return None if task.cancelled() or task.exception() is not None else task.result()
+
+    def _decode(self, token: str) -> Envelope | None:
+        try:
+            opened = self._services.seal.open(token)
+        except TokenForged:
+            self._services.journal.note(
+                "refused", reason=TokenForged.reason, axis=TokenForged.axis, step=TokenForged.step
+            )
+            raise
+        return None if opened is None else enclose(token)
+
+
+class Operator:
+    """The capability for whoever runs the ledger: a pause is named by its id alone, who and why are recorded."""
+
+    def __init__(self, capability: HumanInteractionCapability, actor: Any) -> None:
+        if actor is None:
+            raise InteractionConfigurationError("an operator is somebody: pass an Actor")
+        self._capability = capability
+        self._services = capability._services  # noqa: SLF001 - the same module
+        self._actor = actor
+
+    async def answer(self, command: AnswerCommand) -> Receipt:
+        """Keep an answer; axes left out are not judged."""
+        return await self._capability._answer(self._by(command), frozenset({"scope", "session", "run", "call"}))  # noqa: SLF001
+
+    async def withdraw(self, command: WithdrawCommand) -> Receipt:
+        """Take a question back."""
+        return await Managing(self._services, self._by(command), trusted=True).withdraw()
+
+    async def lapse(self, command: LapseCommand) -> Receipt:
+        """Write down that a window closed without an answer."""
+        return await Managing(self._services, self._by(command), trusted=True).lapse()
+
+    async def reissue(self, command: ReissueCommand) -> PauseReceipt:
+        """Mint a token again."""
+        return await Managing(self._services, self._by(command), trusted=True).reissue()
+
+    async def settle(self, command: SettleCommand) -> Receipt:
+        """Say how an owed turn ended."""
+        return await Managing(self._services, self._by(command), trusted=True).settle()
+
+    async def recover(self, command: RecoverCommand) -> ResumedTurn:
+        """Take up a turn; `reason="forced"` ends a lease that still runs."""
+        return await self._capability._recover(self._by(command), trusted=True)  # noqa: SLF001 - the same module
+
+    def _by(self, command: Any) -> Any:
+        from dataclasses import replace  # noqa: PLC0415
+
+        name = "submitted_by" if isinstance(command, AnswerCommand) else "by"
+        return command if getattr(command, name) is not None else replace(command, **{name: self._actor})

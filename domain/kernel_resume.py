@@ -1,0 +1,282 @@
+"""THE SEVEN STEPS: redeem a token, rebuild the turn it paused, and go on with the answer in its history.
+
+1. The token authenticates, decodes and is inside its window.
+2. It binds all four axes: scope, session, run, call; each that differs refuses by its own name.
+3. The paused request is read back and hashed against the digest the token carries.
+4. The answer validates against the interaction's response schema and cross-check.
+5. The paused turn is rebuilt from the durable checkpoint, never from process memory.
+6. Only then is the pause consumed, exactly once, by one atomic append.
+7. The rehydrated messages become the turn's history before the kernel is entered.
+
+Steps 1 to 5 can each fail, and each leaves the pause unconsumed. The order is in the types: whatever continues a turn
+takes a `ResumedTurn`, and only `prepare` and `recover` make one.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Never, Self
+from uuid import UUID
+
+from .axes import Axes, Scope, require_stated
+from .commands import Actor, Dispatch, ResumeCommand, ResumeOutcome
+from .envelope import Envelope
+from .errors import InteractionConfigurationError
+from .rehydration import fold, rehydrate
+from .settlement import End
+from .turn import Entry, Result
+
+#: No user message is added: the answer is the observation.
+RESUME_PROMPT = ""
+#: A lease is renewed this often within its length.
+RENEWALS = 3
+
+
+async def prepare(
+    capability: Any,
+    *,
+    envelope: Envelope,
+    response: Any,
+    scope: Scope,
+    session_id: str,
+    run_id: str,
+    call_id: str,
+    answered_by: Actor | None = None,
+    attempt_key: str | None = None,
+) -> "ResumedTurn":
+    """Redeem one token and rebuild the turn it paused: the seven steps, in order.
+
+    All four axes are stated, never defaulted: an axis left out is not judged, and nothing would fail.
+
+    Raises:
+        InteractionConfigurationError: an axis is not stated; nothing was read or redeemed.
+        Refusal: one of the steps objected; the pause stands.
+        RoundOpen: the answer is kept, and other calls of the round still wait.
+        StoreUnavailable: the store could not speak; `outcome` says what is known.
+    """
+    axes = Axes(scope=scope, session_id=session_id, run_id=run_id, call_id=call_id)
+    require_stated(axes)
+    outcome = await capability.resume(
+        ResumeCommand(
+            envelope=envelope,
+            response=response,
+            scope=scope,
+            session_id=session_id,
+            run_id=run_id,
+            call_id=call_id,
+            answered_by=answered_by,
+            attempt_key=attempt_key,
+        ),
+        require_turn=True,
+    )
+    return resumed(capability, outcome)
+
+
+class _Claim:
+    """The one claim behind every copy of a turn: settled once, renewed while it runs."""
+
+    def __init__(self, capability: Any, outcome: ResumeOutcome) -> None:
+        self.capability = capability
+        self.pause_id = outcome.pause_id
+        self.lead_id = UUID(outcome.idempotency_key)
+        self.fence = outcome.fence
+        self.entered = False
+        self.settled = False
+
+    def enter(self) -> None:
+        if self.entered:
+            raise InteractionConfigurationError("this turn was entered already; a turn goes on once, recover it to try again")
+        self.entered = True
+
+    async def settle(self, end: End, **said: Any) -> None:
+        """Say how the claim ended. One that fails is logged and changes nothing for the caller: the lease will end."""
+        self.settled = await self.capability.settle_claim(self.pause_id, self.fence, end, **said)
+
+    async def renew(self) -> bool:
+        return bool(await self.capability.renew(self.lead_id, self.fence))
+
+
+class ResumedTurn:
+    """A redeemed token and the turn it continues, rehydrated and ready. Frozen; made by `prepare` and `recover` alone.
+
+    Attributes:
+        outcome: What the redemption handed back.
+        history: The turn's entries with the answers folded in, in its own wire format.
+        prompt: What the kernel is entered with; empty, for the answer is the observation.
+        dispatch: The calls a person let through that the host has still to run; `with_results` folds them in.
+    """
+
+    __slots__ = ("_claim", "_results", "dispatch", "history", "outcome", "prompt")
+    _claim: _Claim
+    _results: dict[str, Result]
+    outcome: ResumeOutcome
+    history: tuple[Entry, ...]
+    prompt: str
+    dispatch: tuple[Dispatch, ...]
+
+    def __init__(self, *, made_by_prepare_or_recover_alone: Never) -> None:
+        raise InteractionConfigurationError("a ResumedTurn comes from prepare or recover; it cannot be made by hand")
+
+    def __init_subclass__(cls) -> None:
+        raise InteractionConfigurationError("a ResumedTurn cannot be subclassed")
+
+    def __setattr__(self, name: str, value: Any) -> Never:
+        raise AttributeError("a ResumedTurn is frozen; with_prompt and with_results make another")
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a ResumedTurn cannot be pickled or copied; recover the pause in the other process")
+
+    def __repr__(self) -> str:
+        return f"<ResumedTurn of pause {self.outcome.pause_id}, fence {self.fence}>"
+
+    @property
+    def run_id(self) -> str:
+        """The run that stopped."""
+        return self.outcome.run_id
+
+    @property
+    def session_id(self) -> str:
+        """The conversation it stopped in."""
+        return self.outcome.session_id
+
+    @property
+    def fence(self) -> int:
+        """The claim's fence, for the host's side effects: a higher one ends a lower one."""
+        return self.outcome.fence
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every recovery, for the host's side effects."""
+        return self.outcome.idempotency_key
+
+    @property
+    def settled(self) -> bool:
+        """Whether this claim was settled, by this turn or a copy of it."""
+        return self._claim.settled
+
+    def with_prompt(self, text: str) -> "ResumedTurn":
+        """Give the same turn, entered with a user's message."""
+        return _made(self.outcome, self._claim, prompt=text, results=self._results)
+
+    def with_results(self, results: Mapping[str, Result]) -> "ResumedTurn":
+        """Give the same turn with the results of dispatched calls folded in, by call id (the call axis).
+
+        Raises:
+            InteractionConfigurationError: a call is not one of those left open.
+        """
+        still_open = {call.interrupt_id for call in self.dispatch}
+        if set(results) - still_open:
+            raise InteractionConfigurationError("results are for calls in `dispatch` alone; every other call has its own")
+        return _made(self.outcome, self._claim, prompt=self.prompt, results={**self._results, **results})
+
+    async def renew(self) -> bool:
+        """Hold the claim for another lease; False where a newer claim has taken over. For hosts with long steps."""
+        return await self._claim.renew()
+
+
+def _made(outcome: ResumeOutcome, claim: _Claim, *, prompt: str, results: Mapping[str, Result]) -> ResumedTurn:
+    turn = object.__new__(ResumedTurn)
+    values = {
+        "outcome": outcome,
+        "history": fold(outcome, results) if results else rehydrate(outcome),
+        "prompt": prompt,
+        "dispatch": tuple(call for call in outcome.dispatch if call.interrupt_id not in results),
+        "_claim": claim,
+        "_results": dict(results),
+    }
+    for name, value in values.items():
+        object.__setattr__(turn, name, value)
+    return turn
+
+
+def resumed(capability: Any, outcome: ResumeOutcome) -> ResumedTurn:
+    """Step 7. Only `prepare` and `recover` call this, with what they have just consumed or taken up."""
+    return _made(outcome, _Claim(capability, outcome), prompt=RESUME_PROMPT, results={})
+
+
+class Going:
+    """A turn under way, for hosts with their own loop.
+
+    Attributes:
+        history: The entries to go on with; results folded in by `with_results` are in it.
+        turn: The turn itself.
+        next: The pauses it stopped at again; fill it where it did.
+        handed_over: Set it where somebody else goes on with the turn and settles it.
+    """
+
+    def __init__(self, turn: ResumedTurn) -> None:
+        self.turn = turn
+        self.next: list[UUID] = []
+        self.handed_over = False
+
+    @property
+    def history(self) -> tuple[Entry, ...]:
+        """The entries to go on with."""
+        return self.turn.history
+
+    def with_results(self, results: Mapping[str, Result]) -> Self:
+        """Fold the results of dispatched calls in, by call id."""
+        self.turn = self.turn.with_results(results)
+        return self
+
+    @property
+    def end(self) -> End:
+        """How the claim is settled when the block is left without an error."""
+        if self.handed_over:
+            return "handed_over"
+        return "paused_again" if self.next else "finished"
+
+
+@contextlib.asynccontextmanager
+async def continuing(turn: ResumedTurn) -> AsyncIterator[Going]:
+    """Go on with a turn in one's own loop: its lease is renewed from entry on, and it is settled on exit.
+
+    `Continued` where the block ends, `Stalled` where it raises or is cancelled; a dispatch may be open on entry.
+
+    Raises:
+        InteractionConfigurationError: the turn was entered before.
+    """
+    claim = turn._claim  # noqa: SLF001 - the claim is this module's
+    claim.enter()
+    going = Going(turn)
+    renewing = asyncio.ensure_future(_renew(claim))
+    try:
+        yield going
+    except BaseException as broke:
+        await _unhurried(claim.settle("stalled", cause=_cause(broke), error_type=type(broke).__name__))
+        raise
+    else:
+        await _unhurried(claim.settle(going.end, next=tuple(going.next)))
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+
+
+def _cause(broke: BaseException) -> str:
+    if isinstance(broke, asyncio.CancelledError):
+        return "cancelled"
+    if isinstance(broke, GeneratorExit):
+        return "consumer_gone"
+    return "shutdown" if isinstance(broke, (KeyboardInterrupt, SystemExit)) else "error"
+
+
+async def _renew(claim: _Claim) -> None:
+    """Renew until cancelled, or until a newer claim has taken over."""
+    while True:
+        await asyncio.sleep(claim.capability.lease_seconds / RENEWALS)
+        if not await claim.renew():
+            return
+
+
+async def _unhurried(settling: Any) -> None:
+    """Settle to the end though the caller is being cancelled, and let the cancellation go on after."""
+    task = asyncio.ensure_future(settling)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as again:
+            cancelled = again
+    task.result()
+    if cancelled is not None:
+        raise cancelled

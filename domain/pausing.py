@@ -1,0 +1,478 @@
+"""Pausing: a round is stored in one append, found again by its derived ids, and only then given tokens."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from . import strict_json
+from .axes import Axes, require_stated
+from .closing import whole_second, withdraw
+from .commands import LapseAnswer, PauseCommand, PauseReceipt, Routing
+from .content import Content, ContentAlteredError
+from .envelope import DIGEST_BYTES, Terms, axis_tag
+from .errors import (
+    InteractionConfigurationError,
+    LedgerCorrupt,
+    PauseClosed,
+    PauseConflict,
+    PauseRejected,
+    StoreUnavailable,
+    VersionConflict,
+)
+from .facts import (
+    CallRecord,
+    CheckpointRecord,
+    InteractionRecord,
+    OnLapse,
+    Paused,
+    PauseFact,
+    RoundCall,
+    RoundRecord,
+    RoutingRecord,
+    TurnRecord,
+)
+from .ids import candidate_months
+from .interactions import VALUE_BYTES, Objection, Registered
+from .pause import Pause
+from .ports import Found
+from .round import Round
+from .services import RELOADS, Services
+from .stamp import Stamp
+from .turn import TURN_BYTES, CheckpointReference, PausedTurn, ReservedCall, Turn
+from .turns import checkpoint_store
+
+#: A window may be this long at most (seconds): a hundred years.
+LONGEST_WINDOW = 100 * 366 * 24 * 3600
+LABELS = 16
+KEY_BYTES = 255
+WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
+OCCURRENCES = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """One gated call, judged and ready to be written."""
+
+    command: PauseCommand
+    call: ReservedCall
+    registered: Registered
+    request: bytes
+    lapse: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A round, judged and ready to be written."""
+
+    gated: tuple[Gated, ...]
+    turn: PausedTurn
+    reference: CheckpointReference | None
+
+    @property
+    def command(self) -> PauseCommand:
+        """What the whole round has in common stands in each command; the lead's is taken."""
+        return self.gated[0].command
+
+    @property
+    def turn_key(self) -> bytes:
+        """What stands for the turn in the lead's id."""
+        key = self.command.idempotency_key
+        return hashlib.sha256(self.turn.text).digest() if key is None else key.encode()
+
+
+@dataclass(slots=True)
+class Pausing:
+    """Pauses one round; see `HumanInteractionCapability.pause_round`."""
+
+    services: Services
+
+    async def pause(self, commands: Sequence[PauseCommand]) -> tuple[PauseReceipt, ...]:
+        """Store the round, or find it again, and mint its tokens."""
+        plan = await self._plan(commands)
+        stamp = self.services.stamp()
+        doubtful = False
+        for _ in range(RELOADS):
+            stamp = self.services.stamp(stamp.attempt)
+            found = await self._existing(plan, stamp)
+            if found is not None:
+                return await self._found_again(plan, found, stamp)
+            facts = await self._write(plan, stamp)
+            try:
+                stored = await self.services.pauses.append(facts)
+            except VersionConflict:
+                continue
+            except StoreUnavailable as gone:
+                if gone.outcome != "unknown" or doubtful:
+                    raise
+                doubtful = True
+                continue
+            paused = [fact for fact in stored if isinstance(fact, Paused)]
+            return tuple(self._receipt(plan, paused, existing=False))
+        raise StoreUnavailable(f"the round is too busy; {RELOADS} attempts lost their race; try again")
+
+    # Judging what came in
+
+    async def _plan(self, commands: Sequence[PauseCommand]) -> Plan:
+        if not commands:
+            raise InteractionConfigurationError("a round needs at least one command")
+        for command in commands:
+            _judge_command(command)
+        _judge_same_round(commands)
+        turn, reference = await self._turn(commands[0].turn)
+        calls = _calls_of(commands, turn)
+        gated = [await self._gate(command, call) for command, call in zip(commands, calls, strict=True)]
+        return Plan(tuple(sorted(gated, key=lambda one: one.call.index)), turn, reference)
+
+    async def _turn(self, turn: Turn | CheckpointReference) -> tuple[PausedTurn, CheckpointReference | None]:
+        if isinstance(turn, CheckpointReference):
+            text = await checkpoint_store(self.services, turn.store).read(turn)
+            if text is None:
+                raise PauseRejected("turn_missing", "the checkpoint named is not there; pass one that is recorded")
+            given, reference = Turn(turn.format, text), turn
+        else:
+            given, reference = turn, None
+        return await self.services.off_loop(self._read, given), reference
+
+    def _read(self, turn: Turn) -> PausedTurn:
+        try:
+            text, entries = _text_of(turn)
+        except strict_json.Unfit as unfit:
+            name = "turn_too_large" if unfit.name == "too_large" else unfit.name
+            raise PauseRejected(name, f"in the turn: {unfit}") from None
+        if not isinstance(entries, list):
+            raise PauseRejected("turn_broken", "the turn is not a list of entries; pass the conversation itself")
+        return self.services.transcripts.read(turn.format, text, entries)
+
+    async def _gate(self, command: PauseCommand, call: ReservedCall) -> Gated:
+        registered = self.services.interactions.newest(command.interaction)
+        if registered is None:
+            raise InteractionConfigurationError(
+                f"no interaction named {command.interaction!r} is registered; register it before pausing"
+            )
+        request, lapse = await self.services.off_loop(_judge_contents, registered, command)
+        return Gated(command, call, registered, request, lapse)
+
+    # Finding it again
+
+    async def _existing(self, plan: Plan, stamp: Stamp) -> Found | None:
+        for month in self._months(plan, stamp.now):
+            found = await self.services.pauses.find(self._lead_id(plan, month, plan.command.occurrence))
+            if found.round is not None:
+                return found
+        return None
+
+    def _months(self, plan: Plan, now: datetime) -> tuple[int, ...]:
+        started = plan.command.run_started
+        return candidate_months(started or now, given=started is not None)
+
+    def _lead_id(self, plan: Plan, month: int, occurrence: int) -> UUID:
+        axes = plan.command.axes
+        assert axes.scope and axes.session_id and axes.run_id  # noqa: S101, PT018 - judged to be stated
+        return self.services.identity.lead(
+            month, axes.scope, axes.session_id, axes.run_id, plan.turn_key, occurrence
+        )
+
+    async def _found_again(self, plan: Plan, found: Found, stamp: Stamp) -> tuple[PauseReceipt, ...]:
+        round_ = found.round
+        assert round_ is not None  # noqa: S101 - the caller found it
+        if _is_over(round_, stamp.now):
+            state = round_.lead.state if round_.lead.state != "open" else "lapsed"
+            raise PauseClosed(round_.lead.id, state, await self._next_occurrence(plan, stamp))
+        by_call = {pause.paused.call_id: pause for pause in round_.pauses}
+        if set(by_call) != {one.call.address for one in plan.gated}:
+            raise PauseConflict(round_.lead.id, "set of calls")
+        for one in plan.gated:
+            self._judge_same(one, by_call[one.call.address])
+        mine = round_.lead.paused.attempt == stamp.attempt
+        pauses = [by_call[one.call.address] for one in plan.gated]
+        return tuple(self._receipt(plan, [pause.paused for pause in pauses], existing=not mine, standing=pauses))
+
+    def _judge_same(self, one: Gated, pause: Pause) -> None:
+        paused = pause.paused
+        asked = one.registered.interaction
+        try:
+            same_request = paused.request.clear() == one.request
+        except ContentAlteredError:
+            raise LedgerCorrupt(pause.id, paused.originator_version, "the stored request was altered") from None
+        if (asked.name, asked.revision) != (paused.interaction.name, paused.interaction.revision):
+            raise PauseConflict(pause.id, "interaction")
+        if not same_request:
+            raise PauseConflict(pause.id, "request")
+        window = timedelta(seconds=one.command.closes_in - one.command.opens_in)
+        if paused.closes_at - paused.opens_at != window:
+            raise PauseConflict(pause.id, "window length")
+        routing, held = self._routing(one.command.routing), paused.routing
+        if any(getattr(routing, name) != getattr(held, name) for name in ("queue", "priority", "groups", "assignees")):
+            raise PauseConflict(pause.id, "routing")
+
+    async def _next_occurrence(self, plan: Plan, stamp: Stamp) -> int | None:
+        for occurrence in range(plan.command.occurrence + 1, min(plan.command.occurrence + RELOADS, OCCURRENCES)):
+            ids = [self._lead_id(plan, month, occurrence) for month in self._months(plan, stamp.now)]
+            found = [await self.services.pauses.find(lead) for lead in ids]
+            if all(one.round is None or not _is_over(one.round, stamp.now) for one in found):
+                return occurrence
+        return None
+
+    # Writing it
+
+    async def _write(self, plan: Plan, stamp: Stamp) -> list[PauseFact]:
+        lead_id = self._lead_id(plan, self._months(plan, stamp.now)[0], plan.command.occurrence)
+        ids = [lead_id, *(self.services.identity.sibling(lead_id, one.call.address) for one in plan.gated[1:])]
+        gated = {one.call.index: pause for one, pause in zip(plan.gated, ids, strict=True)}
+        calls = tuple(
+            RoundCall(call_id=call.address, pause=gated.get(call.index), done=call.done) for call in plan.turn.calls
+        )
+        round_ = RoundRecord(id=lead_id, lead=lead_id, calls=calls)
+        turn = _turn_record(plan)
+        sibling_turn = turn.model_copy(update={"content": None})
+        facts: list[PauseFact] = [
+            self._paused(one, pause, stamp, round_, turn if pause == lead_id else sibling_turn)
+            for one, pause in zip(plan.gated, ids, strict=True)
+        ]
+        return [*facts, *await self._superseded(plan, lead_id, stamp)]
+
+    def _paused(self, one: Gated, pause: UUID, stamp: Stamp, round_: RoundRecord, turn: TurnRecord) -> Paused:
+        command, asked = one.command, one.registered
+        begins = whole_second(stamp.now)
+        lapse = None if one.lapse is None else Content.of(one.lapse)
+        return Paused(
+            originator_id=pause,
+            originator_version=1,
+            predecessor=bytes(32),
+            ledger=stamp.ledger,
+            pause=pause,
+            scope=command.axes.scope,
+            at=stamp.now,
+            attempt=stamp.attempt,
+            writer=stamp.writer,
+            trace=stamp.trace,
+            session_id=command.axes.session_id or "",
+            run_id=command.axes.run_id or "",
+            call_id=one.call.address,
+            call=CallRecord(
+                index=one.call.index, origin="derived" if one.call.id is None else "provider", tool=one.call.tool
+            ),
+            interaction=InteractionRecord(
+                name=asked.interaction.name,
+                revision=asked.interaction.revision,
+                request_schema=asked.request.digest,
+                response_schema=asked.response.digest,
+            ),
+            request=Content.of(one.request),
+            turn=turn,
+            round=round_,
+            opens_at=begins + timedelta(seconds=command.opens_in),
+            closes_at=begins + timedelta(seconds=command.closes_in),
+            on_lapse=OnLapse(action="close" if lapse is None else "answer", response=lapse),
+            occurrence=command.occurrence,
+            supersedes=command.supersedes,
+            generation=0,
+            routing=self._routing(command.routing),
+            asked_by=self.services.record_of(command.asked_by),
+            agent=command.agent,
+            labels=dict(command.labels),
+        )
+
+    def _routing(self, routing: Routing) -> RoutingRecord:
+        people = {"groups": list(routing.groups), "assignees": list(routing.assignees)}
+        named = bool(routing.groups or routing.assignees)
+        return RoutingRecord(
+            queue=routing.queue,
+            priority=routing.priority,
+            groups=tuple(self.services.identity.tag("group", group) for group in routing.groups),
+            assignees=tuple(self.services.identity.tag("actor", person) for person in routing.assignees),
+            people=Content.of(strict_json.canonical(people, limit=VALUE_BYTES)) if named else None,
+        )
+
+    async def _superseded(self, plan: Plan, lead_id: UUID, stamp: Stamp) -> list[PauseFact]:
+        """Take back every question of the round that this one supersedes, in the same append."""
+        old = plan.command.supersedes
+        if old is None:
+            return []
+        found = await self.services.pauses.find(old)
+        if found.round is None:
+            raise PauseRejected("supersedes_unknown", "the pause to supersede is not in this store")
+        named = found.round.of(old).paused
+        if (named.scope, named.session_id) != (plan.command.axes.scope, plan.command.axes.session_id):
+            raise PauseRejected("supersedes_foreign", "the pause to supersede is of another scope or session")
+        if found.round.lead.consumed:
+            raise PauseClosed(old, found.round.lead.state)
+        by = self.services.record_of(plan.command.asked_by)
+        return [
+            fact
+            for pause in found.round.pauses
+            if pause.is_open or pause.has_answer
+            for fact in withdraw(pause, stamp, reason="superseded", superseded_by=lead_id, by=by)
+        ]
+
+    # The tokens
+
+    def _receipt(
+        self, plan: Plan, paused: Sequence[Paused], *, existing: bool, standing: Sequence[Pause] = ()
+    ) -> list[PauseReceipt]:
+        receipts = []
+        epoch = self.services.pauses.epoch()
+        by_call = {fact.call_id: fact for fact in paused}
+        states = {pause.paused.call_id: pause for pause in standing}
+        for one in plan.gated:
+            fact, state = by_call[one.call.address], states.get(one.call.address)
+            closes_at = (state and state.token_closes_at) or fact.closes_at
+            token = self.services.seal.mint(
+                terms_of(fact, epoch=epoch, generation=state.generation if state else 0, closes_at=closes_at)
+            )
+            self.services.journal.note(
+                "found_again" if existing else "paused", pause=fact.pause, attempt=fact.attempt, kid=token.kid
+            )
+            receipts.append(
+                PauseReceipt(fact.pause, token.token, existing, closes_at, fact.position, fact.round.lead)
+            )
+        return receipts
+
+
+def terms_of(paused: Paused, *, epoch: int, generation: int, closes_at: datetime) -> Terms:
+    """Say what a token of a stored pause seals."""
+    assert paused.scope is not None  # noqa: S101 - pausing requires it
+    pause = paused.pause
+    return Terms(
+        pause_id=pause,
+        row_digest=paused.row_digest[:DIGEST_BYTES],
+        request_digest=bytes.fromhex(paused.request.digest)[:DIGEST_BYTES],
+        turn_digest=bytes.fromhex(paused.turn.digest)[:DIGEST_BYTES],
+        scope=axis_tag("scope", pause, *paused.scope.parts()),
+        session=axis_tag("session", pause, paused.session_id),
+        run=axis_tag("run", pause, paused.run_id),
+        call=axis_tag("call", pause, paused.call_id),
+        opens=int(paused.opens_at.timestamp()),
+        closes=int(closes_at.timestamp()),
+        generation=generation,
+        epoch=epoch,
+    )
+
+
+def _judge_command(command: PauseCommand) -> None:
+    require_stated(command.axes)
+    for name in ("opens_in", "closes_in", "occurrence"):
+        if not isinstance(getattr(command, name), int) or isinstance(getattr(command, name), bool):
+            raise PauseRejected("window_invalid", f"{name} must be a whole number")
+    if not 0 <= command.opens_in < command.closes_in <= LONGEST_WINDOW:
+        raise PauseRejected("window_invalid", f"want 0 <= opens_in < closes_in <= {LONGEST_WINDOW} seconds")
+    if not 0 <= command.occurrence < OCCURRENCES:
+        raise PauseRejected("occurrence_invalid", f"want a whole number from 0 to {OCCURRENCES - 1}")
+    if command.run_started is not None and (command.run_started.tzinfo is None or command.run_started.year < 2020):  # noqa: PLR2004
+        raise PauseRejected("run_started_invalid", "want an aware datetime from 2020 on")
+    if command.idempotency_key is not None and not 0 < len(_utf8("idempotency_key", command.idempotency_key)) <= KEY_BYTES:
+        raise PauseRejected("idempotency_key_invalid", f"want 1 to {KEY_BYTES} bytes")
+    words = [*command.labels, *command.labels.values(), *([command.routing.queue] if command.routing.queue else [])]
+    if command.agent is not None:
+        words += [word for word in (command.agent.name, command.agent.version, command.agent.model) if word]
+    if len(command.labels) > LABELS or not all(isinstance(word, str) and WORD.fullmatch(word) for word in words):
+        raise PauseRejected(
+            "word_invalid", f"labels (at most {LABELS}), queue and agent are words of up to 64 letters, digits and _.:/-"
+        )
+    for person in (*command.routing.groups, *command.routing.assignees):
+        _utf8("routing", person)
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise PauseRejected("lone_surrogate", f"{name} holds half a surrogate pair; pass valid Unicode") from None
+
+
+def _judge_same_round(commands: Sequence[PauseCommand]) -> None:
+    def common(command: PauseCommand) -> tuple[Any, ...]:
+        axes = command.axes.model_copy(update={"call_id": ""})
+        return (axes, command.occurrence, command.idempotency_key, command.run_started, command.supersedes)
+
+    first = commands[0]
+    for other in commands[1:]:
+        if common(other) != common(first) or not (other.turn is first.turn or other.turn == first.turn):
+            raise InteractionConfigurationError(
+                "the commands of a round share scope, session, run, turn, occurrence, idempotency_key, run_started "
+                "and supersedes; only the call, the interaction and its request differ"
+            )
+
+
+def _calls_of(commands: Sequence[PauseCommand], turn: PausedTurn) -> list[ReservedCall]:
+    by_address = {call.address: call for call in turn.calls}
+    calls = []
+    for command in commands:
+        call = by_address.get(command.axes.call_id or "")
+        if call is None:
+            raise PauseRejected("call_unknown", "the turn's last assistant message does not reserve the call stated")
+        if call.done:
+            raise PauseRejected("call_done", "the turn holds a result of the call stated already")
+        if call in calls:
+            raise PauseRejected("call_twice", "two commands of the round state the same call")
+        calls.append(call)
+    return calls
+
+
+def _text_of(turn: Turn) -> tuple[bytes, Any]:
+    if isinstance(turn.messages, (bytes, str)):
+        entries = strict_json.parse(turn.messages, limit=TURN_BYTES)
+        return turn.messages.encode() if isinstance(turn.messages, str) else bytes(turn.messages), entries
+    return strict_json.write_and_parse(list(turn.messages), limit=TURN_BYTES)
+
+
+def _judge_contents(registered: Registered, command: PauseCommand) -> tuple[bytes, bytes | None]:
+    try:
+        given = strict_json.write_and_parse(plain(command.request), limit=VALUE_BYTES)[1]
+        request = registered.ask(given)
+        text = strict_json.canonical(request, limit=VALUE_BYTES)
+    except strict_json.Unfit as unfit:
+        name = "request_too_large" if unfit.name == "too_large" else unfit.name
+        raise PauseRejected(name, f"in the request: {unfit}") from None
+    except Objection as objection:
+        raise PauseRejected("request_invalid", f"the request does not fit its interaction: {objection}") from objection.cause
+    return text, None if command.on_lapse is None else _judge_lapse(registered, request, command.on_lapse)
+
+
+def _judge_lapse(registered: Registered, request: Any, on_lapse: LapseAnswer) -> bytes:
+    try:
+        given = strict_json.write_and_parse(plain(on_lapse.response), limit=VALUE_BYTES)[1]
+        return strict_json.canonical(registered.judge(request, given).response, limit=VALUE_BYTES)
+    except strict_json.Unfit as unfit:
+        raise PauseRejected(unfit.name, f"in the lapse answer: {unfit}") from None
+    except Objection as objection:
+        raise PauseRejected(
+            "lapse_answer_invalid", f"the lapse answer does not fit its interaction: {objection}"
+        ) from objection.cause
+
+
+def plain(value: Any) -> Any:
+    """Take a pydantic model as the JSON it stands for, what was left out left out."""
+    return value.model_dump(mode="json", exclude_unset=True, by_alias=True) if isinstance(value, BaseModel) else value
+
+
+def _turn_record(plan: Plan) -> TurnRecord:
+    if plan.reference is not None:
+        where = plan.reference
+        return TurnRecord(
+            format=where.format,
+            digest=hashlib.sha256(plan.turn.text).hexdigest(),
+            checkpoint=CheckpointRecord(store=where.store, locator=where.locator, version=where.version),
+        )
+    content = Content.of(plan.turn.text)
+    return TurnRecord(format=plan.turn.format, digest=content.digest, content=content)
+
+
+def _is_over(round_: Round, now: datetime) -> bool:
+    """Tell whether a round has nothing left to answer, to redeem or to recover into."""
+    if round_.lead.consumed:
+        return True
+    ready_by_lapse = any(
+        pause.is_open and round_.closed(pause, now) and pause.paused.on_lapse.action == "answer"
+        for pause in round_.pauses
+    )
+    return not (round_.waiting(now) or round_.has_answer or ready_by_lapse)
+
+
+__all__ = ["Axes", "Pausing", "terms_of"]

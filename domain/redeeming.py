@@ -1,0 +1,377 @@
+"""Steps 1 to 6: an attempt is judged in order, and only then is the pause consumed, exactly once."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+from . import axes as binding
+from . import strict_json
+from .closing import whole_second
+from .commands import STORED, AnswerCommand, Receipt, ResumeOutcome
+from .content import Content, ContentAlteredError
+from .envelope import DIGEST_BYTES, Opened, token_of
+from .errors import (
+    InteractionConfigurationError,
+    InteractionUnregistered,
+    LedgerCorrupt,
+    Refusal,
+    RequestMismatch,
+    RequestMissing,
+    ResponseInvalid,
+    RoundOpen,
+    StoreUnavailable,
+    TokenExpired,
+    TokenForged,
+    TokenNotYetValid,
+    TurnMismatch,
+    VersionConflict,
+)
+from .facts import Consumed, Paused, PauseFact
+from .interactions import VALUE_BYTES, Objection, Registered, Verdict
+from .outcomes import Outcomes, placed
+from .pause import Pause
+from .pausing import plain
+from .ports import Found
+from .recording import Refusing, token_record
+from .round import (
+    Attempt,
+    GivenAnswer,
+    Round,
+    answer,
+    consume,
+    judge_consumption,
+    judge_generation,
+    judge_own,
+    stored_answer,
+)
+from .services import RELOADS, Services
+from .stamp import Stamp
+from .turn import PausedTurn
+from .turns import read_turn
+
+#: After a commit that may have happened, ask again after so many seconds.
+DOUBT_WAITS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+
+
+@dataclass(slots=True)
+class Redemption:
+    """One attempt on one token. Judged anew after each lost race, by what the streams say then."""
+
+    services: Services
+    command: AnswerCommand
+    consumes: bool
+    require_turn: bool
+    unstated: frozenset[str] = frozenset()
+    attempt: UUID = field(default_factory=uuid4)
+    _validated: GivenAnswer | None = None
+    _turn: PausedTurn | None = None
+    _doubts: int = 0
+
+    async def redeem(self) -> ResumeOutcome:
+        """Run the six steps and consume; see `HumanInteractionCapability.resume`."""
+        done = await self._attempt()
+        assert isinstance(done, ResumeOutcome)  # noqa: S101 - `consumes` decides which it is
+        return done
+
+    async def answer(self) -> Receipt:
+        """Run steps 1 to 5 and keep the answer; see `HumanInteractionCapability.answer`."""
+        done = await self._attempt()
+        assert isinstance(done, Receipt)  # noqa: S101 - `consumes` decides which it is
+        return done
+
+    async def _attempt(self) -> ResumeOutcome | Receipt:
+        opened = self._open()
+        position: int | None = None
+        for _ in range(RELOADS):
+            found: Found | None = None
+            stamp = self.services.stamp(self.attempt)
+            try:
+                late = self._judge_token(opened, stamp.now)
+                found = await self._find(opened.pause_id)
+                stamp = self.services.stamp(self.attempt)
+                won = await self._if_won(opened, found, stamp)
+                if won is not None:
+                    return won
+                facts = await self._judge(opened, found, stamp, late=late)
+            except Refusal as refusal:
+                refusing = Refusing(self.services, stamp, self.command.axes, opened, self.command.answered_by)
+                raise await refusing.record(refusal, found) from refusal.__cause__
+            assert found.round is not None  # noqa: S101 - step 3 judged it
+            done = await self._append(opened.pause_id, found.round, facts, position, stamp)
+            if isinstance(done, (ResumeOutcome, Receipt)):
+                return done
+            position = done if done is not None else position
+        raise StoreUnavailable(f"pause {opened.pause_id} is too busy; {RELOADS} attempts lost their race; try again")
+
+    # Step 1
+
+    def _open(self) -> Opened:
+        try:
+            opened = self.services.seal.open(token_of(self.command.envelope))
+        except TokenForged:
+            self.services.journal.note("refused", reason=TokenForged.reason, axis=TokenForged.axis, step=TokenForged.step)
+            raise
+        if opened is None:
+            raise InteractionConfigurationError("the envelope holds no token of this ledger; use recognise first")
+        return opened
+
+    def _judge_token(self, opened: Opened, now: datetime) -> bool:
+        """Judge the window and the axes. Returns whether the window is over, which the streams may still excuse."""
+        leeway = self.services.leeway.total_seconds()
+        if now.timestamp() < opened.terms.opens - leeway:
+            raise TokenNotYetValid(opened.pause_id)
+        late = now.timestamp() >= opened.terms.closes + leeway
+        if not late:
+            binding.judge(opened, self.command.axes, self.unstated)
+        return late
+
+    # Steps 3 to 6, on what the streams say
+
+    async def _judge(self, opened: Opened, found: Found, stamp: Stamp, *, late: bool) -> list[PauseFact]:
+        if late:
+            await self._judge_late(opened, found)
+        if found.round is None:
+            raise RequestMissing(opened.pause_id)
+        pause = found.round.of(opened.pause_id)
+        turn_altered = _judge_request(pause, opened, found)
+        await self._judge_response(pause)
+        if self.require_turn or not self.consumes:
+            if turn_altered:
+                raise TurnMismatch(pause.id)
+            await self._read_turn(found, pause)
+        return self._decide(opened, found, stamp)
+
+    async def _judge_late(self, opened: Opened, found: Found) -> None:
+        """Excuse a window that is over for a pause that holds its answer, where no other one is presented."""
+        pause = found.round.of(opened.pause_id) if found.round else None
+        if pause is None or not await self._presents_stored(pause):
+            raise TokenExpired(opened.pause_id)
+        binding.judge(opened, self.command.axes, self.unstated)
+
+    async def _presents_stored(self, pause: Pause) -> bool:
+        stored = stored_answer(pause)
+        if stored is None or self.command.response is STORED:
+            return stored is not None
+        try:
+            await self._judge_response(pause)
+            return self._validated is not None and stored.clear() == self._validated.canonical
+        except (ResponseInvalid, InteractionUnregistered, ContentAlteredError):
+            return False
+
+    async def _judge_response(self, pause: Pause) -> None:
+        """Step 4. The answer is validated once, however often the attempt judges again."""
+        if self.command.response is STORED or self._validated is not None:
+            return
+        registered = registered_as_paused(self.services, pause)
+        self._validated = await validate_answer(self.services, registered, pause, self.command)
+
+    async def _read_turn(self, found: Found, pause: Pause) -> None:
+        """Step 5: the turn out of its durable checkpoint, read once."""
+        assert found.round is not None  # noqa: S101 - step 3 judged it
+        if self._turn is None:
+            self._turn = await read_turn(self.services, found.round.lead, pause.id)
+
+    def _decide(self, opened: Opened, found: Found, stamp: Stamp) -> list[PauseFact]:
+        round_ = found.round
+        assert round_ is not None  # noqa: S101 - step 3 judged it
+        pause = round_.of(opened.pause_id)
+        if pause.consumed and self._kept(pause):
+            raise RoundOpen(pause.id, continued_by_other=True)
+        judge_generation(pause, opened.terms.generation, opened.terms.epoch, found.epoch)
+        judge_consumption(pause, self._key())
+        answered = answer(round_, pause.id, self._given(opened), stamp)
+        if not self.consumes:
+            return answered
+        after = round_.after(answered)
+        consumed = consume(after, stamp, self._as_attempt(opened))
+        if consumed:
+            settled = after.after(consumed)
+            self._outcomes().build(settled, settled.of(pause.id), self._turn)
+        return [*answered, *consumed]
+
+    def _kept(self, pause: Pause) -> bool:
+        """Whether this attempt's own answer stands on the pause already."""
+        return pause.answered is not None and pause.answered.attempt == self.attempt
+
+    def _given(self, opened: Opened) -> GivenAnswer | None:
+        if self._validated is None:
+            return None
+        token = token_record(self.services, opened)
+        return GivenAnswer(self._validated.canonical, {**self._validated.fields, "token": token})
+
+    def _as_attempt(self, opened: Opened) -> Attempt:
+        return Attempt(
+            origin="redeem",
+            lease_seconds=self.services.lease_seconds,
+            owed=self.require_turn,
+            unstated_axes=tuple(axis for axis in binding.AXES if axis in self.unstated),
+            key=self._key(),
+            by=self.services.record_of(self.command.answered_by),
+            token=token_record(self.services, opened),
+        )
+
+    def _key(self) -> str | None:
+        key = self.command.attempt_key
+        return None if key is None else self.services.identity.tag("attempt", key)
+
+    def _outcomes(self) -> Outcomes:
+        return Outcomes(self.services.interactions)
+
+    # Appending, and learning what became of it
+
+    async def _append(
+        self, pause_id: UUID, round_: Round, facts: list[PauseFact], position: int | None, stamp: Stamp
+    ) -> ResumeOutcome | Receipt | int | None:
+        """Append what was decided. An int or None means: judge again."""
+        if facts:
+            try:
+                stored = await self.services.pauses.append(facts)
+            except VersionConflict:
+                return None
+            except StoreUnavailable as gone:
+                if gone.outcome != "unknown":
+                    raise
+                await self._doubt(gone)
+                return None
+            position = stored[-1].position
+        settled = round_.after(facts)
+        pause = settled.of(pause_id)
+        if not self.consumes:
+            self._note("answered" if facts else "answered_before", pause, stamp)
+            return Receipt(pause.id, pause.state, position)
+        if any(isinstance(fact, Consumed) for fact in facts):
+            self._note("consumed", pause, stamp, fence=settled.lead.fence)
+            return placed(self._outcomes().build(settled, pause, self._turn), position)
+        if facts:
+            self._note("answered", pause, stamp)
+            return position
+        waiting = settled.waiting(stamp.now)
+        raise RoundOpen(pause.id, [other.paused.call_id for other in waiting])
+
+    async def _find(self, pause_id: UUID) -> Found:
+        try:
+            return await self.services.pauses.find(pause_id)
+        except StoreUnavailable as gone:
+            if not self._doubts:
+                raise
+            await self._doubt(gone)
+            return await self._find(pause_id)
+
+    async def _doubt(self, gone: StoreUnavailable) -> None:
+        """Wait a little before asking whether a commit happened; give up after a while, and say that it is unknown."""
+        if self._doubts >= len(DOUBT_WAITS):
+            raise StoreUnavailable("the store does not say whether the attempt won", outcome="unknown") from gone
+        await asyncio.sleep(DOUBT_WAITS[self._doubts])
+        self._doubts += 1
+
+    async def _if_won(self, opened: Opened, found: Found, stamp: Stamp) -> ResumeOutcome | None:
+        """Hand out what this very attempt has won already, its acknowledgement lost."""
+        if found.round is None or not self.consumes or not judge_own(found.round.lead, stamp):
+            return None
+        pause, lead = found.round.of(opened.pause_id), found.round.lead
+        if self.require_turn:
+            await self._read_turn(found, pause)
+        assert lead.consumed is not None  # noqa: S101 - it was just judged to be this attempt's
+        return placed(self._outcomes().build(found.round, pause, self._turn), lead.consumed.position)
+
+    def _note(self, decision: Literal["answered", "answered_before", "consumed"], pause: Pause, stamp: Stamp, **more: int) -> None:
+        self.services.journal.note(decision, pause=pause.id, attempt=stamp.attempt, state=pause.state, **more)
+
+
+def registered_as_paused(services: Services, pause: Pause) -> Registered:
+    """Find the interaction at the revision paused, its schemas unchanged.
+
+    Raises:
+        InteractionUnregistered: it is absent, or its schemas differ from those the pause was made with.
+    """
+    asked = pause.paused.interaction
+    registered = services.interactions.of(asked.name, asked.revision)
+    if registered is None:
+        raise InteractionUnregistered(pause.id, rule="absent")
+    if (registered.request.digest, registered.response.digest) != (asked.request_schema, asked.response_schema):
+        raise InteractionUnregistered(pause.id, rule="schema_differs")
+    return registered
+
+
+async def validate_answer(
+    services: Services, registered: Registered, pause: Pause, command: AnswerCommand
+) -> GivenAnswer:
+    """Hold an answer against the response schema and the cross-check, and prepare what is stored of it.
+
+    Raises:
+        ResponseInvalid: it does not fit; the rule and the place in the schema are named, never the value.
+    """
+    try:
+        request, verdict, canonical, effective = await services.off_loop(_judge, registered, pause, command.response)
+    except strict_json.Unfit as unfit:
+        raise ResponseInvalid(pause.id, rule=unfit.name) from None
+    except Objection as objection:
+        if objection.cause is not None:
+            services.journal.note("rule_failed", pause=pause.id, rule=objection.rule, error=type(objection.cause).__name__)
+        raise ResponseInvalid(pause.id, rule=objection.rule, at_pointer=objection.pointer) from None
+    by = services.record_of(command.answered_by)
+    approval = verdict.decision != "answer" and isinstance(request, dict)
+    fields: dict[str, object] = {
+        "origin": "rule" if by is not None and by.kind == "rule" else "person",
+        "by": by,
+        "submitted_by": services.record_of(command.submitted_by),
+        "response": Content.of(canonical),
+        "decision": verdict.decision,
+        "shown": strict_json.digest(request.get("arguments")) if approval else pause.paused.request.digest,
+        "effective": None if effective is None else Content.of(effective),
+    }
+    return GivenAnswer(canonical, fields)
+
+
+def _judge(registered: Registered, pause: Pause, response: Any) -> tuple[Any, Verdict, bytes, bytes | None]:
+    request = strict_json.parse(pause.paused.request.clear(), limit=VALUE_BYTES)
+    given = strict_json.write_and_parse(plain(response), limit=VALUE_BYTES)[1]
+    verdict = registered.judge(request, given)
+    canonical = strict_json.canonical(verdict.response, limit=VALUE_BYTES)
+    dispatches = verdict.decision in ("approve", "edit")
+    effective = strict_json.canonical(verdict.effective, limit=VALUE_BYTES) if dispatches else None
+    return request, verdict, canonical, effective
+
+
+def _judge_request(pause: Pause, opened: Opened, found: Found) -> bool:
+    """Step 3: hold the `Paused` row and its request against the token. Returns whether the turn alone is altered.
+
+    Raises:
+        RequestMismatch: they differ.
+        LedgerCorrupt: another row of the stream is not what was written.
+    """
+    terms, paused = opened.terms, pause.paused
+    altered = found.altered.get(pause.id, ())
+    first = paused.originator_version
+    whole = paused.row_digest[:DIGEST_BYTES] == terms.row_digest and first not in altered
+    if not paused.request.intact or bytes.fromhex(paused.request.digest)[:DIGEST_BYTES] != terms.request_digest:
+        raise RequestMismatch(pause.id)
+    if whole:
+        turn = paused.turn.content
+        if altered:
+            raise LedgerCorrupt(pause.id, altered[0], "the row is not what was written")
+        return turn is not None and not turn.intact
+    if not _says_the_same(paused, opened):
+        raise RequestMismatch(pause.id)
+    turn = paused.turn.content
+    same_turn = bytes.fromhex(paused.turn.digest)[:DIGEST_BYTES] == terms.turn_digest
+    if same_turn and (turn is None or (turn.intact and turn.digest == paused.turn.digest)):
+        raise RequestMismatch(pause.id)
+    return True
+
+
+def _says_the_same(paused: Paused, opened: Opened) -> bool:
+    """Tell whether the header still says what the token says, beside the turn."""
+    terms = opened.terms
+    return (
+        paused.scope is not None
+        and opened.binds("scope", *paused.scope.parts())
+        and opened.binds("session", paused.session_id)
+        and opened.binds("run", paused.run_id)
+        and opened.binds("call", paused.call_id)
+        and int(whole_second(paused.opens_at).timestamp()) == terms.opens
+        and int(paused.closes_at.timestamp()) >= terms.closes
+    )
+

@@ -1,0 +1,69 @@
+"""What every operation of the capability works with: its ports, and the host's settings."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from .commands import Actor
+from .content import TEXT_TYPE, Content
+from .facts import ActorRecord
+from .ids import Identity
+from .interactions import Interactions
+from .ports import Checkpoints, Journal, OffLoop, Pauses, Seal
+from .stamp import Stamp
+from .turn import Transcripts
+
+#: How often an attempt that lost a race judges again before it gives up.
+RELOADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The ports and settings of one ledger.
+
+    Attributes:
+        checkpoints: Where hosts keep their turns, by the name of the store.
+        optional_axes: Axes that `resume` and `answer` may leave unstated: scope, session, run, call.
+        leeway: How far clocks may differ, whole seconds.
+        lease_seconds: How long a claim holds before somebody else may take it up.
+        holder: The tag of this process, for claims.
+    """
+
+    identity: Identity
+    pauses: Pauses
+    seal: Seal
+    interactions: Interactions
+    transcripts: Transcripts
+    journal: Journal
+    off_loop: OffLoop
+    writer: str
+    holder: str
+    checkpoints: dict[str, Checkpoints] = field(default_factory=dict)
+    optional_axes: frozenset[str] = frozenset()
+    leeway: timedelta = timedelta(seconds=0)
+    lease_seconds: int = 60
+
+    def stamp(self, attempt: UUID | None = None) -> Stamp:
+        """Begin an attempt, or go on with one at a later moment."""
+        return Stamp(
+            ledger=self.identity.ledger_id,
+            now=self.pauses.now(),
+            attempt=attempt or uuid4(),
+            writer=self.writer,
+            holder=self.holder,
+        )
+
+    def record_of(self, actor: Actor | None) -> ActorRecord | None:
+        """Turn the host's actor into what is stored: a tag of the id, and the id beside the header."""
+        if actor is None:
+            return None
+        behalf = actor.on_behalf_of
+        return ActorRecord(
+            tag=self.identity.tag("actor", actor.id),
+            kind=actor.kind,
+            assurance=actor.assurance,
+            method=actor.method,
+            authenticated_at=actor.authenticated_at,
+            on_behalf_of=None if behalf is None else self.identity.tag("actor", behalf),
+            who=Content.of(actor.id.encode(), TEXT_TYPE),
+        )

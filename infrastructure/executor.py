@@ -1,0 +1,23 @@
+"""Blocking calls beside the event loop: an executor of our own, so that a full default one starves nobody."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Executor:
+    """Threads for drivers that block and for work that takes long."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="pauseledger")
+
+    async def __call__(self, function: Callable[..., T], *args: Any) -> T:
+        """Run it in a thread. A caller that is cancelled leaves the thread to its end."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+    def close(self) -> None:
+        """Let what runs end, and take nothing more."""
+        self._pool.shutdown(wait=True)

@@ -1,0 +1,33 @@
+"""The log: one structured line a decision, by structlog, into the standard logger `pauseledger`."""
+
+import logging
+from typing import Any
+
+import structlog
+
+LOGGER = "pauseledger"
+
+
+class StructuredJournal:
+    """Writes decisions as JSON lines at INFO. A host that wants them gives the logger `pauseledger` a handler.
+
+    Ids, words and tags alone: no token, key, request, answer or message text comes this way.
+    """
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger(LOGGER)
+        self._log = structlog.wrap_logger(
+            self._logger,
+            wrapper_class=structlog.stdlib.BoundLogger,
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.EventRenamer("decision"),
+                structlog.processors.JSONRenderer(default=str),
+            ],
+        )
+
+    def note(self, decision: str, **fields: Any) -> None:
+        """Write one line; fields that are None are left out."""
+        if self._logger.isEnabledFor(logging.INFO):
+            self._log.info(decision, **{name: value for name, value in fields.items() if value is not None})

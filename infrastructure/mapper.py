@@ -1,0 +1,274 @@
+"""Facts to rows and back: the closed registry of stored names, the row format, and the chain of digests."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import zstandard
+from eventsourcing.persistence import Mapper, Notification, StoredEvent
+from pydantic import ValidationError
+
+from ..domain import strict_json
+from ..domain.content import SALT_BYTES, Content
+from ..domain.errors import LedgerCorrupt, LedgerTooNew
+from ..domain.facts import FACTS, Fact
+from ..domain.turn import TURN_BYTES
+
+MAGIC = b"PLF1"
+DIGEST_BYTES = 32
+LENGTH_BYTES = 4
+#: Before the header: the magic word, the digest, the header's length.
+FRONT = len(MAGIC) + DIGEST_BYTES + LENGTH_BYTES
+NO_PREDECESSOR = bytes(DIGEST_BYTES)
+#: zstd level 3: faster than no compression on a real store, and a third of the disk.
+LEVEL = 3
+#: No clear segment is larger; a frame that declares more is not inflated.
+SEGMENT_BYTES = TURN_BYTES + SALT_BYTES
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Registry:
+    """The stored names this version knows, and how older revisions are read. Nothing is imported from a database."""
+
+    def __init__(
+        self, facts: Iterable[type[Fact]] = FACTS, upcasters: Mapping[tuple[str, int], Upcaster] | None = None
+    ) -> None:
+        self._facts = {kind.NAME: kind for kind in facts}
+        self._upcasters = dict(upcasters or {})
+
+    def read(self, topic: str, header: dict[str, Any], stream: UUID) -> tuple[type[Fact], dict[str, Any]]:
+        """Find the fact a topic names, its header brought to the newest revision.
+
+        Raises:
+            LedgerTooNew: the name or the revision is unknown here.
+        """
+        name, _, revision = topic.rpartition("@")
+        kind = self._facts.get(name)
+        if kind is None or not (revision.isascii() and revision.isdigit()) or int(revision) > kind.REVISION:
+            raise LedgerTooNew(topic, stream)
+        for old in range(int(revision), kind.REVISION):
+            upcast = self._upcasters.get((name, old))
+            if upcast is None:
+                raise LedgerTooNew(topic, stream)
+            header = upcast(header)
+        return kind, header
+
+
+class _Writing:
+    """The segments of a row being written."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+
+    def put(self, content: Content) -> dict[str, Any]:
+        body = content.body()
+        packed = _compressor().compress(body)
+        comp, stored = ("zstd", packed) if len(packed) < len(body) else ("none", body)
+        self.stored.append(stored)
+        return {
+            "segment": len(self.stored) - 1,
+            "media_type": content.media_type,
+            "size": content.size,
+            "stored": len(stored),
+            "digest": content.digest,
+            "comp": comp,
+            "cipher": "none",
+            "key": None,
+        }
+
+    def source(self, content: Content) -> None:
+        """Nothing is read while writing."""
+
+
+class _Reading:
+    """The segments of a row being read; they are inflated when somebody asks."""
+
+    def __init__(self, state: bytes, start: int) -> None:
+        self._state = state
+        self._at = start
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def locate(self, header: Any) -> list[bytes] | None:
+        """Cut the row into the segments its header names, in the order of their numbers; None where they do not fit."""
+        named = sorted(_named_segments(header))
+        if [number for number, _ in named] != list(range(len(named))):
+            return None
+        for number, stored in named:
+            self._places[number] = (self._at, self._at + stored)
+            self._at += stored
+        if self._at != len(self._state):
+            return None
+        return [self._state[start:end] for start, end in self._places.values()]
+
+    def put(self, content: Content) -> dict[str, Any]:
+        raise NotImplementedError(content.digest)
+
+    def source(self, content: Content) -> Callable[[], bytes]:
+        start, end = self._places.get(content.segment, (0, 0))
+        return lambda: _inflate(self._state[start:end], content)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A row as it was read: the fact, and whether its bytes are those that were digested."""
+
+    fact: Fact
+    whole: bool
+
+
+class FactMapper(Mapper[UUID]):
+    """Maps facts to rows as docs/facts.md lays them out. The library's own mapper imports what the database names."""
+
+    def __init__(self, ledger_id: UUID, registry: Registry | None = None) -> None:
+        self._ledger = ledger_id
+        self._registry = registry or Registry()
+
+    def encode(self, facts: Sequence[Fact]) -> list[tuple[StoredEvent, bytes]]:
+        """Write the rows of one append, each with its digest; rows of one stream are chained in the order given."""
+        heads: dict[UUID, bytes] = {}
+        rows = []
+        for fact in facts:
+            before = heads.get(fact.originator_id, fact.predecessor)
+            if before is None:
+                raise ValueError(f"fact {fact.originator_version} of stream {fact.originator_id} has no predecessor")
+            row, digest = self._encode(fact, before)
+            heads[fact.originator_id] = digest
+            rows.append((row, digest))
+        return rows
+
+    def to_stored_event(self, domain_event: Any) -> StoredEvent:
+        """Write one row; its predecessor must be known."""
+        return self.encode([domain_event])[0][0]
+
+    def _encode(self, fact: Fact, before: bytes) -> tuple[StoredEvent, bytes]:
+        segments = _Writing()
+        fields = fact.model_dump(mode="json", context=segments)
+        header = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        topic = fact.topic()
+        digest = self._digest(fact.originator_id, fact.originator_version, topic, before, header, segments.stored)
+        state = b"".join((MAGIC, digest, _u32(len(header)), header, *segments.stored))
+        return StoredEvent(fact.originator_id, fact.originator_version, topic, state), digest
+
+    def decode(self, row: StoredEvent, before: bytes) -> Decoded:
+        """Read one row and hold it against its digest; `before` is the digest that stands in the row before it.
+
+        Raises:
+            LedgerTooNew: the fact is unknown here.
+            LedgerCorrupt: the row cannot be read at all.
+        """
+        version, state = row.originator_version, bytes(row.state)
+        stream = row.originator_id if isinstance(row.originator_id, UUID) else UUID(row.originator_id)
+        position = row.id if isinstance(row, Notification) else None
+        header, start = self._header(stream, version, state, position)
+        reading = _Reading(state, start)
+        segments = reading.locate(header)
+        if segments is None:
+            raise LedgerCorrupt(stream, version, "the row's segments do not fit its header", position=position)
+        digest = stored_digest(state)
+        raw = state[FRONT:start]
+        whole = digest == self._digest(stream, version, row.topic, before, raw, segments)
+        kind, fields = self._registry.read(row.topic, header, stream)
+        place = {
+            "originator_id": stream,
+            "originator_version": version,
+            "predecessor": before,
+            "row_digest": digest,
+            "position": position,
+        }
+        try:
+            fact = kind.model_validate({**fields, **place}, context=reading)
+        except ValidationError:
+            raise LedgerCorrupt(
+                stream, version, "the row's header lacks what its fact needs", position=position
+            ) from None
+        if fact.ledger != self._ledger:
+            raise LedgerCorrupt(stream, version, "the row is of another ledger", position=position)
+        return Decoded(fact, whole)
+
+    def to_domain_event(self, stored_event: StoredEvent) -> Any:
+        """Read one row by itself, for readers that follow the log; its chain is judged where whole streams are read."""
+        return self.decode(stored_event, NO_PREDECESSOR).fact
+
+    def _header(self, stream: UUID, version: int, state: bytes, position: int | None) -> tuple[Any, int]:
+        length = int.from_bytes(state[FRONT - LENGTH_BYTES : FRONT], "big")
+        start = FRONT + length
+        if not state.startswith(MAGIC) or len(state) < start or len(state) < FRONT:
+            raise LedgerCorrupt(stream, version, "the row is not in the ledger's format", position=position)
+        try:
+            header = strict_json.parse(state[FRONT:start], limit=length)
+        except strict_json.Unfit:
+            header = None
+        if not isinstance(header, dict):
+            raise LedgerCorrupt(stream, version, "the row's header is not JSON", position=position)
+        return header, start
+
+    def _digest(
+        self, stream: UUID, version: int, topic: str, before: bytes, header: bytes, segments: Sequence[bytes]
+    ) -> bytes:
+        digest = hashlib.sha256()
+        parts = (b"plf/1", self._ledger.bytes, stream.bytes, version.to_bytes(8, "big"), topic.encode(), before, header)
+        for part in (*parts, *segments):
+            digest.update(_u32(len(part)))
+            digest.update(part)
+        return digest.digest()
+
+
+def stored_digest(state: bytes) -> bytes:
+    """Take a row's digest from the front of its state."""
+    return state[len(MAGIC) : len(MAGIC) + DIGEST_BYTES]
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(LENGTH_BYTES, "big")
+
+
+_CONTENT_KEYS: Final = {"segment", "stored", "digest", "comp"}
+
+
+def _named_segments(value: Any) -> list[tuple[int, int]]:
+    """Find every content a header names: its segment's number and stored length."""
+    if isinstance(value, dict):
+        if value.keys() >= _CONTENT_KEYS:
+            return [(_length(value["segment"]), _length(value["stored"]))]
+        return [found for part in value.values() for found in _named_segments(part)]
+    return [found for part in value for found in _named_segments(part)] if isinstance(value, list) else []
+
+
+def _length(value: Any) -> int:
+    return value if type(value) is int and 0 <= value <= SEGMENT_BYTES else -1
+
+
+def _inflate(stored: bytes, content: Content) -> bytes:
+    """Bring a segment back to its clear size. The size declared is checked first: the library's own limit is not."""
+    if content.comp == "none":
+        return stored
+    wanted = content.size + SALT_BYTES
+    try:
+        declared = zstandard.get_frame_parameters(stored).content_size
+        if declared != wanted or wanted > SEGMENT_BYTES:
+            return b""
+        return _decompressor().decompress(stored, max_output_size=wanted)
+    except zstandard.ZstdError:
+        return b""
+
+
+_thread = threading.local()
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    if not hasattr(_thread, "compressor"):
+        _thread.compressor = zstandard.ZstdCompressor(level=LEVEL)
+    compressor: zstandard.ZstdCompressor = _thread.compressor
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_thread, "decompressor"):
+        _thread.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _thread.decompressor
+    return decompressor

@@ -1,0 +1,78 @@
+"""Where a ledger is, and how it behaves: settings, and what the environment says where they are silent."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+from ..domain.axes import AXES
+from ..domain.errors import InteractionConfigurationError
+from ..domain.interactions import Interaction
+from ..domain.ports import Checkpoints
+from ..domain.turn import Transcript
+
+#: Names the store where `open_ledger` is not told one.
+STORE_VARIABLE = "PAUSELEDGER_STORE"
+#: Holds the keys themselves, for hosts that inject secrets.
+KEYS_VARIABLE = "PAUSELEDGER_KEYS"
+#: Names the directory of the key file.
+KEYS_DIRECTORY_VARIABLE = "PAUSELEDGER_KEYS_DIR"
+APPLICATION = "pauseledger"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """How a ledger behaves. Times are seconds.
+
+    Attributes:
+        keys_directory: Where `keys.json` is; its own directory, 0700. Default: what `PAUSELEDGER_KEYS_DIR` names, else
+            the user's configuration directory. `PAUSELEDGER_KEYS` holds the keys themselves and comes before both.
+        audience: Tokens are bound to it; give each deployment that must not open another's tokens its own.
+        leeway: Whole seconds by which clocks may differ when a window is judged.
+        lease: Whole seconds a claim holds before somebody else may take the turn up.
+        optional_axes: Axes that `resume` and `answer` may leave unstated: scope, session, run, call.
+        interactions: The host's own, beside `ask_user` and `approval`.
+        checkpoints: Where the host keeps turns of its own, by the name of the store.
+        transcripts: Codecs of further wire formats.
+        threads: Threads for drivers that block; also the most connections to PostgreSQL.
+        schema: The PostgreSQL schema.
+        busy_timeout: How long SQLite waits for another process's write.
+        connect_timeout, statement_timeout, pool_timeout: PostgreSQL's deadlines.
+    """
+
+    keys_directory: Path | None = None
+    audience: str = ""
+    leeway: int = 0
+    lease: int = 60
+    optional_axes: frozenset[str] = frozenset()
+    interactions: Sequence[Interaction] = ()
+    checkpoints: Mapping[str, Checkpoints] = field(default_factory=dict)
+    transcripts: Sequence[Transcript] = ()
+    threads: int = 8
+    schema: str = "pauseledger"
+    busy_timeout: float = 5.0
+    connect_timeout: float = 5.0
+    statement_timeout: float = 10.0
+    pool_timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("leeway", 0), ("lease", 1), ("threads", 1)):
+            if type(getattr(self, name)) is not int or getattr(self, name) < least:
+                raise InteractionConfigurationError(f"{name} must be a whole number from {least} up")
+        unknown = set(self.optional_axes) - set(AXES)
+        if unknown:
+            raise InteractionConfigurationError(f"optional_axes may list {', '.join(AXES)}; not {', '.join(sorted(unknown))}")
+
+
+def store_url(given: str | None) -> str:
+    """Tell which store is meant: the one given, what `PAUSELEDGER_STORE` names, or a file of the user's."""
+    named = given or os.environ.get(STORE_VARIABLE)
+    return named or f"sqlite:///{Path(platformdirs.user_data_dir(APPLICATION)) / 'ledger.db'}"
+
+
+def keys_directory(given: Path | None) -> Path:
+    """Tell where the key file is."""
+    named = given or os.environ.get(KEYS_DIRECTORY_VARIABLE)
+    return Path(named) if named else Path(platformdirs.user_config_dir(APPLICATION)) / "keys"

@@ -1,0 +1,243 @@
+"""COMPOSITION ROOT: settings to a ledger; the one file that names concrete classes."""
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from ..domain.answers import built_in
+from ..domain.axes import Axes
+from ..domain.capability import HumanInteractionCapability, Operator
+from ..domain.commands import Actor
+from ..domain.continuation import recognise
+from ..domain.errors import InteractionConfigurationError, NotRedeemable
+from ..domain.facts import Fact
+from ..domain.ids import Identity
+from ..domain.interactions import Interactions
+from ..domain.kernel_resume import ResumedTurn, prepare
+from ..domain.services import Services
+from .executor import Executor
+from .keys import KeyFile, KeyRing
+from .logs import StructuredJournal
+from .mapper import Registry
+from .memory import MemoryRecorder
+from .pauses import EventSourcedPauses
+from .postgres import PostgresRecorder
+from .schemas import compile_schema
+from .seal import TokenSeal
+from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
+from .sqlite import SQLiteRecorder
+from .store import LedgerRecorder
+from .transcripts import known
+
+MEMORY = "memory:"
+
+
+class Ledger:
+    """One ledger, opened. Use it as `async with open_ledger(...) as ledger`."""
+
+    def __init__(self, url: str, settings: LedgerSettings, registry: Registry | None = None) -> None:
+        self._url = url
+        self._settings = settings
+        self._registry = registry
+        self._executor: Executor | None = None
+        self._recorder: LedgerRecorder | None = None
+        self._opened: tuple[HumanInteractionCapability, EventSourcedPauses, Services] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._executor = Executor(self._settings.threads)
+        try:
+            self._opened = await self._executor(self._open)
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    @property
+    def capability(self) -> HumanInteractionCapability:
+        """The operations: pause, answer, resume, recover, and the rest."""
+        return self._open_or_say()[0]
+
+    @property
+    def pauses(self) -> EventSourcedPauses:
+        """The repository, with eventsourcing's application and notification log inside (`pauses.log`)."""
+        return self._open_or_say()[1]
+
+    @property
+    def recorder(self) -> LedgerRecorder:
+        """The store's recorder."""
+        self._open_or_say()
+        assert self._recorder is not None  # noqa: S101 - opened with it
+        return self._recorder
+
+    async def redeem(self, token: str, response: Any, *, axes: Axes, by: Actor | None = None) -> ResumedTurn:
+        """Recognise a token and redeem it: `recognise` and `prepare` in one.
+
+        Raises:
+            NotRedeemable: the string is not one of our tokens.
+            What `prepare` raises.
+        """
+        recognition = recognise(self.capability, token)
+        if recognition.envelope is None:
+            raise NotRedeemable(str(recognition.refusal))
+        return await prepare(
+            self.capability,
+            envelope=recognition.envelope,
+            response=response,
+            scope=axes.scope,  # type: ignore[arg-type]  # prepare says what is not stated
+            session_id=axes.session_id,  # type: ignore[arg-type]
+            run_id=axes.run_id,  # type: ignore[arg-type]
+            call_id=axes.call_id,  # type: ignore[arg-type]
+            answered_by=by,
+        )
+
+    def operator(self, actor: Actor) -> Operator:
+        """Act as whoever runs the ledger: pauses are named by id, no axes are stated, who and why are recorded."""
+        return self.capability.operator(actor)
+
+    async def story(self, pause_id: UUID) -> Sequence[Fact]:
+        """Read a pause's facts, and those of its refusal stream, as proved by their chains, in the order of time.
+
+        Raises:
+            LedgerCorrupt: a row is not what was written.
+        """
+        services = self._open_or_say()[2]
+        told = await self.pauses.story([pause_id, services.identity.refusals(pause_id)])
+        return sorted(told, key=lambda fact: (fact.at, fact.originator_id != pause_id, fact.originator_version))
+
+    def _open_or_say(self) -> tuple[HumanInteractionCapability, EventSourcedPauses, Services]:
+        if self._opened is None:
+            raise InteractionConfigurationError("the ledger is not open; use it as `async with open_ledger() as ledger`")
+        return self._opened
+
+    def _open(self) -> tuple[HumanInteractionCapability, EventSourcedPauses, Services]:
+        settings = self._settings
+        self._recorder = recorder = open_recorder(self._url, settings)
+        identity = recorder.identity()
+        assert self._executor is not None  # noqa: S101 - made on entry
+        pauses = EventSourcedPauses(
+            recorder,
+            self._executor,
+            identity.ledger_id,
+            epoch=identity.epoch,
+            leeway=timedelta(seconds=settings.leeway),
+            registry=self._registry,
+        )
+        transcripts = known()
+        for codec in settings.transcripts:
+            transcripts.register(codec)
+        interactions = Interactions(compile_schema, (*built_in(compile_schema), *settings.interactions))
+        tags = Identity(identity.ledger_id, identity.identity_key)
+        services = Services(
+            identity=tags,
+            pauses=pauses,
+            seal=TokenSeal(key_ring(self._url, settings), ledger_id=identity.ledger_id, audience=settings.audience),
+            interactions=interactions,
+            transcripts=transcripts,
+            journal=StructuredJournal(),
+            off_loop=self._executor,
+            writer=f"pauseledger/{product_version()}",
+            holder=tags.tag("holder", socket.gethostname(), str(os.getpid()), secrets.token_bytes(8)),
+            checkpoints=dict(settings.checkpoints),
+            optional_axes=settings.optional_axes,
+            leeway=timedelta(seconds=settings.leeway),
+            lease_seconds=settings.lease,
+        )
+        return HumanInteractionCapability(services), pauses, services
+
+    async def _close(self) -> None:
+        executor, recorder = self._executor, self._recorder
+        self._opened = self._executor = self._recorder = None
+        if executor is not None:
+            if recorder is not None:
+                await executor(recorder.close)
+            executor.close()
+
+
+def open_ledger(store: str | None = None, settings: LedgerSettings | None = None) -> Ledger:
+    """Open a ledger: `memory:`, `sqlite:///path` or `postgresql://...`.
+
+    Without `store`, what `PAUSELEDGER_STORE` names, else a SQLite file in the user's data directory. SQLite files are
+    made on first use; a PostgreSQL ledger is made by `pauseledger migrate`.
+
+    Raises (on entering it):
+        InteractionConfigurationError: the store or the keys are not configured so that they could work.
+        StoreUnavailable: the store could not speak.
+        LedgerTooNew: its tables belong to a newer version.
+    """
+    return Ledger(store_url(store), settings or LedgerSettings())
+
+
+def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
+    """Open the store a URL names.
+
+    Raises:
+        InteractionConfigurationError: no store has such a URL.
+    """
+    if url == MEMORY:
+        return MemoryRecorder()
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        return SQLiteRecorder(_sqlite_path(url), busy_timeout=settings.busy_timeout)
+    if scheme in ("postgresql", "postgres"):
+        return PostgresRecorder(
+            url,
+            schema=settings.schema,
+            pool_size=settings.threads,
+            connect_timeout=settings.connect_timeout,
+            statement_timeout=settings.statement_timeout,
+            pool_timeout=settings.pool_timeout,
+        )
+    raise InteractionConfigurationError(
+        "a store is `memory:`, `sqlite:///path/to/file` or `postgresql://user@host/database`; pass one of these"
+    )
+
+
+def _sqlite_path(url: str) -> Path:
+    parts = urlsplit(url)
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path:
+        raise InteractionConfigurationError(
+            "a SQLite store is `sqlite:///relative/path` or `sqlite:////absolute/path`; the path is missing"
+        )
+    return Path(path)
+
+
+def key_ring(url: str, settings: LedgerSettings) -> KeyRing:
+    """Find the keys: in the environment, or in the key file, which is made on first use with an embedded store only.
+
+    A ledger in memory ends with its process, and so does its key, unless one is configured.
+
+    Raises:
+        InteractionConfigurationError: there are none, or they are not safe where they are.
+    """
+    named = os.environ.get(KEYS_VARIABLE)
+    if named:
+        return KeyRing.from_environment(named)
+    if url == MEMORY and settings.keys_directory is None:
+        return KeyRing.ephemeral()
+    keys = KeyFile(keys_directory(settings.keys_directory))
+    embedded = url == MEMORY or url.startswith("sqlite:")
+    return keys.create() if embedded else keys.load()
+
+
+def product_version() -> str:
+    """Tell this package's version, as facts name it."""
+    try:
+        return version("pauseledger")
+    except PackageNotFoundError:
+        return "unpackaged"
+
+
