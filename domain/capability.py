@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from .axes import require_stated
 from .commands import (
+    Actor,
     AnswerCommand,
     LapseCommand,
     PauseCommand,
@@ -63,7 +65,7 @@ class HumanInteractionCapability:
         return (await self.pause_round([command]))[0]
 
     async def pause_round(self, commands: Sequence[PauseCommand]) -> tuple[PauseReceipt, ...]:
-        """Stop a turn at the gated calls of one assistant message, in one append; receipts in the order of the commands.
+        """Stop a turn at the gated calls of one assistant message, in one append; receipts as the commands.
 
         The same round again while it is open is found again: its receipts say `existing`.
 
@@ -74,8 +76,7 @@ class HumanInteractionCapability:
             PauseClosed: it stood before and is over; the error names the next occurrence.
             StoreUnavailable: the store could not speak; the same commands again tell.
         """
-        receipts = await Pausing(self._services).pause(commands)
-        return receipts
+        return await Pausing(self._services).pause(commands)
 
     async def answer(self, command: AnswerCommand) -> Receipt:
         """Keep an answer, and consume nothing. The same answer again changes nothing.
@@ -151,7 +152,7 @@ class HumanInteractionCapability:
         """
         return await Managing(self._services, command).settle()
 
-    def operator(self, actor: Any) -> "Operator":
+    def operator(self, actor: Actor) -> "Operator":
         """Act as an operator, who states no axes; who and why stand in the facts."""
         return Operator(self, actor)
 
@@ -223,8 +224,8 @@ class HumanInteractionCapability:
 class Operator:
     """The capability for whoever runs the ledger: a pause is named by its id alone, who and why are recorded."""
 
-    def __init__(self, capability: HumanInteractionCapability, actor: Any) -> None:
-        if actor is None:
+    def __init__(self, capability: HumanInteractionCapability, actor: Actor) -> None:
+        if not isinstance(actor, Actor):
             raise InteractionConfigurationError("an operator is somebody: pass an Actor")
         self._capability = capability
         self._services = capability._services  # noqa: SLF001 - the same module
@@ -255,7 +256,5 @@ class Operator:
         return await self._capability._recover(self._by(command), trusted=True)  # noqa: SLF001 - the same module
 
     def _by(self, command: Any) -> Any:
-        from dataclasses import replace  # noqa: PLC0415
-
         name = "submitted_by" if isinstance(command, AnswerCommand) else "by"
         return command if getattr(command, name) is not None else replace(command, **{name: self._actor})

@@ -86,7 +86,9 @@ class Envelope:
     _token: str
 
     def __init__(self) -> None:
-        raise InteractionConfigurationError("an envelope comes from decode_token or recognise; it cannot be made by hand")
+        raise InteractionConfigurationError(
+            "an envelope comes from decode_token or recognise; it cannot be made by hand"
+        )
 
     def __init_subclass__(cls) -> None:
         raise InteractionConfigurationError("an envelope cannot be subclassed")

@@ -34,7 +34,7 @@ class LedgerError(Exception):
     """Whatever this package raises on purpose."""
 
 
-class Refusal(LedgerError):  # noqa: N818 - the contract's word
+class Refusal(LedgerError):
     """An attempt that failed at one step, on one axis. The pause itself stands.
 
     Attributes:
@@ -281,7 +281,12 @@ class PauseWithdrawn(Refusal):
     says = "the question was taken back"
 
     def __init__(
-        self, pause_id: UUID | None = None, *, at: datetime | None = None, why: str | None = None, recorded: bool = False
+        self,
+        pause_id: UUID | None = None,
+        *,
+        at: datetime | None = None,
+        why: str | None = None,
+        recorded: bool = False,
     ) -> None:
         super().__init__(pause_id, recorded=recorded)
         self.at, self.why = at, why
@@ -475,7 +480,9 @@ class StoreUnavailable(LedgerError):
     """
 
     def __init__(self, says: str, *, outcome: Literal["not_started", "unknown"] = "not_started") -> None:
-        after = "nothing was written" if outcome == "not_started" else "it may have been written; repeat the call to learn"
+        after = (
+            "nothing was written" if outcome == "not_started" else "it may have been written; repeat the call to learn"
+        )
         super().__init__(f"{says} ({after})")
         self.outcome: Literal["not_started", "unknown"] = outcome
 
@@ -509,5 +516,7 @@ class LedgerTooNew(LedgerError):
     """
 
     def __init__(self, topic: str, stream: UUID | None = None) -> None:
-        super().__init__(f"{topic!r} in stream {stream} is unknown to this version; upgrade pauseledger to decide on it")
+        super().__init__(
+            f"{topic!r} in stream {stream} is unknown to this version; upgrade pauseledger to decide on it"
+        )
         self.topic, self.stream = topic, stream

@@ -47,7 +47,7 @@ class Identity:
         raw[8] = 0x80 | raw[8] & 0x3F  # the RFC's variant
         return UUID(bytes=bytes(raw))
 
-    def lead(self, month: int, scope: Scope, session_id: str, run_id: str, turn_key: bytes, occurrence: int) -> UUID:
+    def lead(self, month: int, scope: Scope, *, session_id: str, run_id: str, turn_key: bytes, occurrence: int) -> UUID:
         """Derive the lead's pause id; `turn_key` is the turn's SHA-256, or the host's idempotency key."""
         parts = (*scope.parts(), session_id, run_id, turn_key, occurrence.to_bytes(4, "big"))
         return self._id(month, "lead", *parts)

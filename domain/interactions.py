@@ -27,7 +27,7 @@ _DECISIONS = get_args(Decision)
 SchemaSource = type[BaseModel] | dict[str, Any]
 
 
-class Objection(ValueError):  # noqa: N818 - the word of the house
+class Objection(ValueError):
     """A request or a response that does not fit its interaction. The message never quotes it.
 
     Attributes:

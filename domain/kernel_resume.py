@@ -85,7 +85,9 @@ class _Claim:
 
     def enter(self) -> None:
         if self.entered:
-            raise InteractionConfigurationError("this turn was entered already; a turn goes on once, recover it to try again")
+            raise InteractionConfigurationError(
+                "this turn was entered already; a turn goes on once, recover it to try again"
+            )
         self.entered = True
 
     async def settle(self, end: End, **said: Any) -> None:
@@ -114,7 +116,7 @@ class ResumedTurn:
     prompt: str
     dispatch: tuple[Dispatch, ...]
 
-    def __init__(self, *, made_by_prepare_or_recover_alone: Never) -> None:
+    def __init__(self, *, made_by_prepare_or_recover_alone: Never) -> None:  # noqa: ARG002 - nobody can pass it
         raise InteractionConfigurationError("a ResumedTurn comes from prepare or recover; it cannot be made by hand")
 
     def __init_subclass__(cls) -> None:
@@ -166,7 +168,9 @@ class ResumedTurn:
         """
         still_open = {call.interrupt_id for call in self.dispatch}
         if set(results) - still_open:
-            raise InteractionConfigurationError("results are for calls in `dispatch` alone; every other call has its own")
+            raise InteractionConfigurationError(
+                "results are for calls in `dispatch` alone; every other call has its own"
+            )
         return _made(self.outcome, self._claim, prompt=self.prompt, results={**self._results, **results})
 
     async def renew(self) -> bool:

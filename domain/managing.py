@@ -19,7 +19,6 @@ from .commands import (
     SettleCommand,
     WithdrawCommand,
 )
-from .content import ContentAlteredError
 from .envelope import Opened, token_of
 from .errors import (
     InteractionConfigurationError,
@@ -281,6 +280,3 @@ def judge_whole(found: Found) -> None:
 
 def _position(facts: list[PauseFact]) -> int | None:
     return facts[-1].position if facts else None
-
-
-__all__ = ["ContentAlteredError", "Managing"]

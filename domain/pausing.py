@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from . import strict_json
-from .axes import Axes, require_stated
+from .axes import require_stated
 from .closing import whole_second, withdraw
 from .commands import LapseAnswer, PauseCommand, PauseReceipt, Routing
 from .content import Content, ContentAlteredError
@@ -68,11 +68,12 @@ class Gated:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A round, judged and ready to be written."""
+    """A round, judged and ready to be written: its gated calls in the order of the message, and as they were given."""
 
     gated: tuple[Gated, ...]
     turn: PausedTurn
     reference: CheckpointReference | None
+    given: tuple[Gated, ...]
 
     @property
     def command(self) -> PauseCommand:
@@ -127,7 +128,7 @@ class Pausing:
         turn, reference = await self._turn(commands[0].turn)
         calls = _calls_of(commands, turn)
         gated = [await self._gate(command, call) for command, call in zip(commands, calls, strict=True)]
-        return Plan(tuple(sorted(gated, key=lambda one: one.call.index)), turn, reference)
+        return Plan(tuple(sorted(gated, key=lambda one: one.call.index)), turn, reference, tuple(gated))
 
     async def _turn(self, turn: Turn | CheckpointReference) -> tuple[PausedTurn, CheckpointReference | None]:
         if isinstance(turn, CheckpointReference):
@@ -175,7 +176,12 @@ class Pausing:
         axes = plan.command.axes
         assert axes.scope and axes.session_id and axes.run_id  # noqa: S101, PT018 - judged to be stated
         return self.services.identity.lead(
-            month, axes.scope, axes.session_id, axes.run_id, plan.turn_key, occurrence
+            month,
+            axes.scope,
+            session_id=axes.session_id,
+            run_id=axes.run_id,
+            turn_key=plan.turn_key,
+            occurrence=occurrence,
         )
 
     async def _found_again(self, plan: Plan, found: Found, stamp: Stamp) -> tuple[PauseReceipt, ...]:
@@ -320,7 +326,7 @@ class Pausing:
         epoch = self.services.pauses.epoch()
         by_call = {fact.call_id: fact for fact in paused}
         states = {pause.paused.call_id: pause for pause in standing}
-        for one in plan.gated:
+        for one in plan.given:
             fact, state = by_call[one.call.address], states.get(one.call.address)
             closes_at = (state and state.token_closes_at) or fact.closes_at
             token = self.services.seal.mint(
@@ -329,9 +335,7 @@ class Pausing:
             self.services.journal.note(
                 "found_again" if existing else "paused", pause=fact.pause, attempt=fact.attempt, kid=token.kid
             )
-            receipts.append(
-                PauseReceipt(fact.pause, token.token, existing, closes_at, fact.position, fact.round.lead)
-            )
+            receipts.append(PauseReceipt(fact.pause, token.token, existing, closes_at, fact.position, fact.round.lead))
         return receipts
 
 
@@ -366,14 +370,18 @@ def _judge_command(command: PauseCommand) -> None:
         raise PauseRejected("occurrence_invalid", f"want a whole number from 0 to {OCCURRENCES - 1}")
     if command.run_started is not None and (command.run_started.tzinfo is None or command.run_started.year < 2020):  # noqa: PLR2004
         raise PauseRejected("run_started_invalid", "want an aware datetime from 2020 on")
-    if command.idempotency_key is not None and not 0 < len(_utf8("idempotency_key", command.idempotency_key)) <= KEY_BYTES:
+    if (
+        command.idempotency_key is not None
+        and not 0 < len(_utf8("idempotency_key", command.idempotency_key)) <= KEY_BYTES
+    ):
         raise PauseRejected("idempotency_key_invalid", f"want 1 to {KEY_BYTES} bytes")
     words = [*command.labels, *command.labels.values(), *([command.routing.queue] if command.routing.queue else [])]
     if command.agent is not None:
         words += [word for word in (command.agent.name, command.agent.version, command.agent.model) if word]
     if len(command.labels) > LABELS or not all(isinstance(word, str) and WORD.fullmatch(word) for word in words):
         raise PauseRejected(
-            "word_invalid", f"labels (at most {LABELS}), queue and agent are words of up to 64 letters, digits and _.:/-"
+            "word_invalid",
+            f"labels (at most {LABELS}), queue and agent are words of up to 64 letters, digits and _.:/-",
         )
     for person in (*command.routing.groups, *command.routing.assignees):
         _utf8("routing", person)
@@ -431,7 +439,9 @@ def _judge_contents(registered: Registered, command: PauseCommand) -> tuple[byte
         name = "request_too_large" if unfit.name == "too_large" else unfit.name
         raise PauseRejected(name, f"in the request: {unfit}") from None
     except Objection as objection:
-        raise PauseRejected("request_invalid", f"the request does not fit its interaction: {objection}") from objection.cause
+        raise PauseRejected(
+            "request_invalid", f"the request does not fit its interaction: {objection}"
+        ) from objection.cause
     return text, None if command.on_lapse is None else _judge_lapse(registered, request, command.on_lapse)
 
 
@@ -473,6 +483,3 @@ def _is_over(round_: Round, now: datetime) -> bool:
         for pause in round_.pauses
     )
     return not (round_.waiting(now) or round_.has_answer or ready_by_lapse)
-
-
-__all__ = ["Axes", "Pausing", "terms_of"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from uuid import UUID
 
 from .axes import Axes
 from .commands import Actor
@@ -64,13 +64,14 @@ class Refusing:
         stream = self.services.identity.refusals(refusal.pause_id)
         return await self.services.pauses.refuse(stream, lambda tail: self._at(refusal, pause, tail, stream))
 
-    def _at(self, refusal: Refusal, pause: Pause | None, tail: Tail, stream: Any) -> Refused | None:
+    def _at(self, refusal: Refusal, pause: Pause | None, tail: Tail, stream: UUID) -> Refused | None:
         hour = _hour(self.stamp.now)
         if tail.version >= REFUSAL_STREAM and (refusal.axis, hour) in tail.written:
             return None
         return self._fact(refusal, pause, tail, stream)
 
-    def _fact(self, refusal: Refusal, pause: Pause | None, after: Tail, stream: Any) -> Refused:
+    def _fact(self, refusal: Refusal, pause: Pause | None, after: Tail, stream: UUID) -> Refused:
+        assert refusal.pause_id is not None  # noqa: S101 - `record` asked
         at = self.stamp.now if after.at is None else max(self.stamp.now, after.at)
         return Refused(
             originator_id=stream,

@@ -111,7 +111,9 @@ class Redemption:
         try:
             opened = self.services.seal.open(token_of(self.command.envelope))
         except TokenForged:
-            self.services.journal.note("refused", reason=TokenForged.reason, axis=TokenForged.axis, step=TokenForged.step)
+            self.services.journal.note(
+                "refused", reason=TokenForged.reason, axis=TokenForged.axis, step=TokenForged.step
+            )
             raise
         if opened is None:
             raise InteractionConfigurationError("the envelope holds no token of this ledger; use recognise first")
@@ -276,7 +278,9 @@ class Redemption:
         assert lead.consumed is not None  # noqa: S101 - it was just judged to be this attempt's
         return placed(self._outcomes().build(found.round, pause, self._turn), lead.consumed.position)
 
-    def _note(self, decision: Literal["answered", "answered_before", "consumed"], pause: Pause, stamp: Stamp, **more: int) -> None:
+    def _note(
+        self, decision: Literal["answered", "answered_before", "consumed"], pause: Pause, stamp: Stamp, **more: int
+    ) -> None:
         self.services.journal.note(decision, pause=pause.id, attempt=stamp.attempt, state=pause.state, **more)
 
 
@@ -309,7 +313,9 @@ async def validate_answer(
         raise ResponseInvalid(pause.id, rule=unfit.name) from None
     except Objection as objection:
         if objection.cause is not None:
-            services.journal.note("rule_failed", pause=pause.id, rule=objection.rule, error=type(objection.cause).__name__)
+            services.journal.note(
+                "rule_failed", pause=pause.id, rule=objection.rule, error=type(objection.cause).__name__
+            )
         raise ResponseInvalid(pause.id, rule=objection.rule, at_pointer=objection.pointer) from None
     by = services.record_of(command.answered_by)
     approval = verdict.decision != "answer" and isinstance(request, dict)
@@ -374,4 +380,3 @@ def _says_the_same(paused: Paused, opened: Opened) -> bool:
         and int(whole_second(paused.opens_at).timestamp()) == terms.opens
         and int(paused.closes_at.timestamp()) >= terms.closes
     )
-

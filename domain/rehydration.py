@@ -9,7 +9,8 @@ from .turn import Entry, Result
 
 #: What a call gets that was reserved beside the gated ones and never ran.
 NOT_DISPATCHED = (
-    "This call was not run: the turn stopped for a person at another call of the same message. Call it again if it is still needed."
+    "This call was not run: the turn stopped for a person at another call of the same message. "
+    "Call it again if it is still needed."
 )
 #: What a gated call gets that nobody answered.
 NOT_ANSWERED = "Nobody answered this call: it was withdrawn, or its time to answer passed."

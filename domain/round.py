@@ -200,6 +200,7 @@ def _copy(actor: ActorRecord | None) -> ActorRecord | None:
 
 
 def named(actor: ActorRecord | None) -> str | None:
+    """Name an actor by their id, or by their tag where the id cannot be read."""
     if actor is None:
         return None
     return actor.who.clear().decode() if actor.who is not None and actor.who.intact else actor.tag

@@ -64,11 +64,7 @@ def settle(lead: Pause, said: Settlement, stamp: Stamp) -> list[PauseFact]:
     if lead.stalled:
         return []
     cause = "released" if said.end == "released" else said.cause
-    return [
-        stamp.write(
-            lead, Stalled, fence=said.fence, cause=cause, error_type=said.error_type, entered=said.entered
-        )
-    ]
+    return [stamp.write(lead, Stalled, fence=said.fence, cause=cause, error_type=said.error_type, entered=said.entered)]
 
 
 def recover(round_: Round, stamp: Stamp, attempt: Attempt, *, forced: bool = False) -> list[PauseFact]:

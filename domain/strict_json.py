@@ -29,7 +29,7 @@ _SAYS = {
 _TOO_LONG = 10**NUMBER_DIGITS
 
 
-class Unfit(ValueError):  # noqa: N818 - it is data that does not fit, and reads so where it is raised
+class Unfit(ValueError):
     """What was given is not JSON that the ledger can carry. The message never quotes it.
 
     Attributes:

@@ -28,7 +28,9 @@ async def read_turn(services: Services, lead: Pause, pause_id: UUID) -> PausedTu
         return services.transcripts.read(record.format, text, entries)
     except PauseRejected as rejected:
         if rejected.name == "format_unknown":
-            raise InteractionConfigurationError(f"register a codec for {record.format!r} to continue this turn") from None
+            raise InteractionConfigurationError(
+                f"register a codec for {record.format!r} to continue this turn"
+            ) from None
         raise TurnMismatch(pause_id, rule=rejected.name) from None
     except strict_json.Unfit as unfit:
         raise TurnMismatch(pause_id, rule=unfit.name) from None
@@ -63,5 +65,7 @@ def checkpoint_store(services: Services, name: str) -> Checkpoints:
         InteractionConfigurationError: it is not wired.
     """
     if name not in services.checkpoints:
-        raise InteractionConfigurationError(f"no checkpoint store named {name!r} is wired; pass it to open_ledger's settings")
+        raise InteractionConfigurationError(
+            f"no checkpoint store named {name!r} is wired; pass it to open_ledger's settings"
+        )
     return services.checkpoints[name]

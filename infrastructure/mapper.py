@@ -150,7 +150,7 @@ class FactMapper(Mapper[UUID]):
         fields = fact.model_dump(mode="json", context=segments)
         header = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         topic = fact.topic()
-        digest = self._digest(fact.originator_id, fact.originator_version, topic, before, header, segments.stored)
+        digest = self._digest(fact.originator_id, fact.originator_version, topic, before, header, *segments.stored)
         state = b"".join((MAGIC, digest, _u32(len(header)), header, *segments.stored))
         return StoredEvent(fact.originator_id, fact.originator_version, topic, state), digest
 
@@ -171,7 +171,7 @@ class FactMapper(Mapper[UUID]):
             raise LedgerCorrupt(stream, version, "the row's segments do not fit its header", position=position)
         digest = stored_digest(state)
         raw = state[FRONT:start]
-        whole = digest == self._digest(stream, version, row.topic, before, raw, segments)
+        whole = digest == self._digest(stream, version, row.topic, before, raw, *segments)
         kind, fields = self._registry.read(row.topic, header, stream)
         place = {
             "originator_id": stream,
@@ -207,12 +207,11 @@ class FactMapper(Mapper[UUID]):
             raise LedgerCorrupt(stream, version, "the row's header is not JSON", position=position)
         return header, start
 
-    def _digest(
-        self, stream: UUID, version: int, topic: str, before: bytes, header: bytes, segments: Sequence[bytes]
-    ) -> bytes:
+    def _digest(self, stream: UUID, version: int, topic: str, *parts: bytes) -> bytes:
+        """Digest a row; `parts` are its predecessor's digest, its header and its segments as stored."""
         digest = hashlib.sha256()
-        parts = (b"plf/1", self._ledger.bytes, stream.bytes, version.to_bytes(8, "big"), topic.encode(), before, header)
-        for part in (*parts, *segments):
+        place = (b"plf/1", self._ledger.bytes, stream.bytes, version.to_bytes(8, "big"), topic.encode())
+        for part in (*place, *parts):
             digest.update(_u32(len(part)))
             digest.update(part)
         return digest.digest()

@@ -1,4 +1,4 @@
-"""The event-sourced repository: pauses brought back from their streams, facts appended, the log kept by eventsourcing."""
+"""The event-sourced repository: pauses brought back from their streams, and facts appended to the library's log."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -202,9 +202,8 @@ class EventSourcedPauses:
         facts, _ = self._decode(stream, self._load([stream]).rows)
         last = facts[-1]
         written = frozenset(
-            (fact.axis, fact.at.replace(minute=0, second=0, microsecond=0)) for fact in facts if isinstance(fact, Refused)
+            (fact.axis, fact.at.replace(minute=0, second=0, microsecond=0))
+            for fact in facts
+            if isinstance(fact, Refused)
         )
         return Tail(version=last.originator_version, head=last.row_digest, at=last.at, written=written)
-
-
-

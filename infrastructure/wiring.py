@@ -29,7 +29,6 @@ from .logs import StructuredJournal
 from .mapper import Registry
 from .memory import MemoryRecorder
 from .pauses import EventSourcedPauses
-from .postgres import PostgresRecorder
 from .schemas import compile_schema
 from .seal import TokenSeal
 from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
@@ -119,7 +118,9 @@ class Ledger:
 
     def _open_or_say(self) -> tuple[HumanInteractionCapability, EventSourcedPauses, Services]:
         if self._opened is None:
-            raise InteractionConfigurationError("the ledger is not open; use it as `async with open_ledger() as ledger`")
+            raise InteractionConfigurationError(
+                "the ledger is not open; use it as `async with open_ledger() as ledger`"
+            )
         return self._opened
 
     def _open(self) -> tuple[HumanInteractionCapability, EventSourcedPauses, Services]:
@@ -192,6 +193,8 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
     if scheme == "sqlite":
         return SQLiteRecorder(_sqlite_path(url), busy_timeout=settings.busy_timeout)
     if scheme in ("postgresql", "postgres"):
+        from .postgres import PostgresRecorder  # noqa: PLC0415 - a driver that an embedded ledger need not load
+
         return PostgresRecorder(
             url,
             schema=settings.schema,
@@ -239,5 +242,3 @@ def product_version() -> str:
         return version("pauseledger")
     except PackageNotFoundError:
         return "unpackaged"
-
-
