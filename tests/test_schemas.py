@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
@@ -113,6 +114,13 @@ def test_format_is_a_note():
 )
 def test_what_is_no_schema_or_refers_elsewhere_is_a_configuration_error(schema):
     refused(schema)
+
+
+@pytest.mark.parametrize("schema", [{"contentSchema": {"$ref": "HERE"}}, {"$schema": "HERE"}, {"$ref": "HERE"}])
+def test_not_even_a_file_that_is_there_is_read(schema, tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    here = (tmp_path / "a.json").as_uri()
+    refused(json.loads(json.dumps(schema).replace("HERE", here)))
 
 
 def nested(levels):
