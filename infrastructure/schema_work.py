@@ -28,7 +28,7 @@ _BESIDE_MAPS = ("$defs", "definitions")
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef")
 
 
-class Unbounded(ValueError):  # noqa: N818 - the word for such a schema
+class Unbounded(ValueError):
     """The work of a schema has no bound that can be told, or one that is too high."""
 
 
