@@ -1,0 +1,49 @@
+"""A real PostgreSQL for whoever asks, started once, and a fresh migrated database for each test."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+pytest.register_assert_rewrite("pauseledger.infrastructure.testing")
+
+from pauseledger.infrastructure.postgres import PostgresRecorder  # noqa: E402 - rewriting comes before the import
+from pauseledger.infrastructure.testing import TemporaryPostgres  # noqa: E402 - the same
+
+
+@pytest.fixture(scope="session")
+def pg() -> Iterator[TemporaryPostgres]:
+    """Start the server."""
+    with TemporaryPostgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pg_template(pg: TemporaryPostgres) -> str:
+    """Migrate once; copies are cheap."""
+    name = pg.fresh_database()
+    PostgresRecorder(pg.dsn(name)).migrate()
+    return name
+
+
+@pytest.fixture
+def pg_dsn(pg: TemporaryPostgres, pg_template: str) -> Iterator[str]:
+    """Give the URL of a migrated, empty database, as its owner; the ledger in it is no copy of the template's."""
+    name = pg.fresh_database(pg_template)
+    with psycopg.connect(pg.dsn(name), autocommit=True) as connection:
+        connection.execute(
+            "UPDATE pauseledger.ledger"
+            " SET ledger_id = gen_random_uuid(), identity_key = sha256(uuid_send(gen_random_uuid()))"
+        )
+    yield pg.dsn(name)
+    pg.drop_database(name)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path) -> str:
+    """Name each store in turn, empty and ready to open."""
+    if request.param == "memory":
+        return "memory:"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+    return request.getfixturevalue("pg_dsn")
