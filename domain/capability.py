@@ -214,9 +214,7 @@ class HumanInteractionCapability:
         try:
             opened = self._services.seal.open(token)
         except TokenForged:
-            self._services.journal.note(
-                "refused", reason=TokenForged.reason, axis=TokenForged.axis, step=TokenForged.step
-            )
+            self._services.forged()
             raise
         return None if opened is None else enclose(token)
 

@@ -1,6 +1,5 @@
 """What is done to a pause beside answering it: withdraw, lapse, reissue, settle, recover."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +18,7 @@ from .commands import (
     SettleCommand,
     WithdrawCommand,
 )
+from .doubt import Doubt
 from .envelope import Opened, token_of
 from .errors import (
     InteractionConfigurationError,
@@ -34,10 +34,9 @@ from .errors import (
 from .facts import Abandoned, PauseFact
 from .outcomes import Outcomes, placed
 from .pause import Pause
-from .pausing import terms_of
+from .pausing import mint
 from .ports import Found
 from .recording import Refusing
-from .redeeming import DOUBT_WAITS
 from .round import Attempt, Round
 from .services import RELOADS, Services
 from .settlement import Settlement
@@ -118,13 +117,9 @@ class Managing:
 
         round_, pause_id, facts = await self._decide(decide)
         pause = round_.of(pause_id)
-        closes_at = pause.token_closes_at or pause.paused.closes_at
-        terms = terms_of(
-            pause.paused, epoch=self.services.pauses.epoch(), generation=pause.generation, closes_at=closes_at
-        )
-        token = self.services.seal.mint(terms)
-        self._note("reissued", pause)
-        return PauseReceipt(pause.id, token.token, True, closes_at, _position(facts), round_.lead.id)
+        minted, closes_at = mint(self.services, pause)
+        self.services.decided("reissued", pause, kid=minted.kid)
+        return PauseReceipt(pause.id, minted.token, True, closes_at, _position(facts), round_.lead.id)
 
     async def recover(self) -> ResumeOutcome:
         """Take the owed or ready turn up, and hand it out."""
@@ -151,9 +146,9 @@ class Managing:
 
         round_, pause_id, facts = await self._decide(decide, prove)
         if facts and isinstance(facts[-1], Abandoned):
-            self._note("abandoned", round_.lead)
+            self.services.decided("abandoned", round_.lead)
             raise TurnAbandoned(round_.lead.id, "it was taken up too often")
-        self._note("recovered", round_.lead, fence=round_.lead.fence)
+        self.services.decided("recovered", round_.lead)
         return placed(self._outcome(round_, pause_id), _position(facts))
 
     # What they have in common
@@ -168,7 +163,7 @@ class Managing:
         round_, pause_id, facts = await self._decide(decide)
         pause = round_.lead if of_lead else round_.of(pause_id)
         if facts:
-            self._note(decision, pause)
+            self.services.decided(decision, pause)
         return Receipt(pause_id, pause.state, _position(facts))
 
     async def _decide(
@@ -178,12 +173,12 @@ class Managing:
     ) -> tuple[Round, UUID, list[PauseFact]]:
         pause_id = self._pause_id()
         attempt = self.services.stamp()
-        doubts = 0
+        doubt = Doubt()
         for _ in range(RELOADS):
             found: Found | None = None
             stamp = self.services.stamp(attempt.attempt)
             try:
-                found = await self.services.pauses.find(pause_id)
+                found = await doubt.find(self.services.pauses, pause_id)
                 stamp = self.services.stamp(attempt.attempt)
                 round_ = self._judge(found, pause_id)
                 facts = decide(round_, round_.of(pause_id), stamp)
@@ -202,10 +197,7 @@ class Managing:
             except VersionConflict:
                 continue
             except StoreUnavailable as gone:
-                if gone.outcome != "unknown" or doubts >= len(DOUBT_WAITS):
-                    raise
-                await asyncio.sleep(DOUBT_WAITS[doubts])
-                doubts += 1
+                await doubt.arises(gone)
                 continue
             done: list[PauseFact] = list(stored)  # type: ignore[arg-type]
             return round_.after(done), pause_id, done
@@ -239,9 +231,6 @@ class Managing:
         judge_whole(found)
         return found.round
 
-    def _note(self, decision: str, pause: Pause, **more: int) -> None:
-        self.services.journal.note(decision, pause=pause.id, state=pause.state, **more)
-
 
 def judge_plain(pause: Pause, stated: Axes) -> None:
     """Hold the axes stated against those a pause was made with, for commands without a token; step 2's names.
@@ -249,11 +238,9 @@ def judge_plain(pause: Pause, stated: Axes) -> None:
     Raises:
         ScopeMismatch, SessionMismatch, RunMismatch, CallMismatch: the first that differs.
     """
-    paused = pause.paused
-    held = (paused.scope, paused.session_id, paused.run_id, paused.call_id)
-    said = (stated.scope, stated.session_id, stated.run_id, stated.call_id)
-    for (_, _, refusal), mine, yours in zip(binding.BINDING, held, said, strict=True):
-        if mine != yours:
+    held = pause.axes
+    for (_, _, refusal), name in zip(binding.BINDING, Axes.model_fields, strict=True):
+        if getattr(held, name) != getattr(stated, name):
             raise refusal(pause.id)
 
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Literal, assert_never
 from uuid import UUID
 
+from .axes import Axes
 from .facts import (
     Abandoned,
     Answered,
@@ -69,6 +70,12 @@ class Pause:
     def id(self) -> UUID:
         """The pause's id, which is its stream's."""
         return self.paused.originator_id
+
+    @property
+    def axes(self) -> Axes:
+        """The four axes it is bound to."""
+        paused = self.paused
+        return Axes(scope=paused.scope, session_id=paused.session_id, run_id=paused.run_id, call_id=paused.call_id)
 
     @property
     def lead_id(self) -> UUID:

@@ -15,6 +15,7 @@ from .axes import require_stated
 from .closing import whole_second, withdraw
 from .commands import LapseAnswer, PauseCommand, PauseReceipt, Routing
 from .content import Content, ContentAlteredError
+from .doubt import Doubt
 from .envelope import DIGEST_BYTES, Terms, axis_tag
 from .errors import (
     InteractionConfigurationError,
@@ -39,8 +40,8 @@ from .facts import (
 )
 from .ids import candidate_months
 from .interactions import VALUE_BYTES, Objection, Registered
-from .pause import Pause
-from .ports import Found
+from .pause import Pause, evolve
+from .ports import Found, Minted
 from .round import Round
 from .services import RELOADS, Services
 from .stamp import Stamp
@@ -97,10 +98,10 @@ class Pausing:
         """Store the round, or find it again, and mint its tokens."""
         plan = await self._plan(commands)
         stamp = self.services.stamp()
-        doubtful = False
+        doubt = Doubt()
         for _ in range(RELOADS):
             stamp = self.services.stamp(stamp.attempt)
-            found = await self._existing(plan, stamp)
+            found = await self._existing(plan, stamp, doubt)
             if found is not None:
                 return await self._found_again(plan, found, stamp)
             facts = await self._write(plan, stamp)
@@ -109,12 +110,10 @@ class Pausing:
             except VersionConflict:
                 continue
             except StoreUnavailable as gone:
-                if gone.outcome != "unknown" or doubtful:
-                    raise
-                doubtful = True
+                await doubt.arises(gone)
                 continue
-            paused = [fact for fact in stored if isinstance(fact, Paused)]
-            return tuple(self._receipt(plan, paused, existing=False))
+            paused = [evolve(None, fact) for fact in stored if isinstance(fact, Paused)]
+            return self._receipts(plan, paused, existing=False)
         raise StoreUnavailable(f"the round is too busy; {RELOADS} attempts lost their race; try again")
 
     # Judging what came in
@@ -161,9 +160,9 @@ class Pausing:
 
     # Finding it again
 
-    async def _existing(self, plan: Plan, stamp: Stamp) -> Found | None:
+    async def _existing(self, plan: Plan, stamp: Stamp, doubt: Doubt) -> Found | None:
         for month in self._months(plan, stamp.now):
-            found = await self.services.pauses.find(self._lead_id(plan, month, plan.command.occurrence))
+            found = await doubt.find(self.services.pauses, self._lead_id(plan, month, plan.command.occurrence))
             if found.round is not None:
                 return found
         return None
@@ -196,8 +195,7 @@ class Pausing:
         for one in plan.gated:
             self._judge_same(one, by_call[one.call.address])
         mine = round_.lead.paused.attempt == stamp.attempt
-        pauses = [by_call[one.call.address] for one in plan.gated]
-        return tuple(self._receipt(plan, [pause.paused for pause in pauses], existing=not mine, standing=pauses))
+        return self._receipts(plan, round_.pauses, existing=not mine)
 
     def _judge_same(self, one: Gated, pause: Pause) -> None:
         paused = pause.paused
@@ -319,30 +317,25 @@ class Pausing:
 
     # The tokens
 
-    def _receipt(
-        self, plan: Plan, paused: Sequence[Paused], *, existing: bool, standing: Sequence[Pause] = ()
-    ) -> list[PauseReceipt]:
-        receipts = []
-        epoch = self.services.pauses.epoch()
-        by_call = {fact.call_id: fact for fact in paused}
-        states = {pause.paused.call_id: pause for pause in standing}
-        for one in plan.given:
-            fact, state = by_call[one.call.address], states.get(one.call.address)
-            closes_at = (state and state.token_closes_at) or fact.closes_at
-            token = self.services.seal.mint(
-                terms_of(fact, epoch=epoch, generation=state.generation if state else 0, closes_at=closes_at)
-            )
-            self.services.journal.note(
-                "found_again" if existing else "paused", pause=fact.pause, attempt=fact.attempt, kid=token.kid
-            )
-            receipts.append(PauseReceipt(fact.pause, token.token, existing, closes_at, fact.position, fact.round.lead))
-        return receipts
+    def _receipts(self, plan: Plan, pauses: Sequence[Pause], *, existing: bool) -> tuple[PauseReceipt, ...]:
+        by_call = {pause.paused.call_id: pause for pause in pauses}
+        return tuple(self._receipt(by_call[one.call.address], existing=existing) for one in plan.given)
+
+    def _receipt(self, pause: Pause, *, existing: bool) -> PauseReceipt:
+        minted, closes_at = mint(self.services, pause)
+        self.services.decided("found_again" if existing else "paused", pause, kid=minted.kid)
+        return PauseReceipt(pause.id, minted.token, existing, closes_at, pause.paused.position, pause.lead_id)
 
 
-def terms_of(paused: Paused, *, epoch: int, generation: int, closes_at: datetime) -> Terms:
-    """Say what a token of a stored pause seals."""
+def mint(services: Services, pause: Pause) -> tuple[Minted, datetime]:
+    """Mint a token of a stored pause's newest generation; it closes with the pause, or before."""
+    closes_at = pause.token_closes_at or pause.paused.closes_at
+    return services.seal.mint(_terms_of(pause, services.pauses.epoch(), closes_at)), closes_at
+
+
+def _terms_of(paused_: Pause, epoch: int, closes_at: datetime) -> Terms:
+    paused, pause = paused_.paused, paused_.id
     assert paused.scope is not None  # noqa: S101 - pausing requires it
-    pause = paused.pause
     return Terms(
         pause_id=pause,
         row_digest=paused.row_digest[:DIGEST_BYTES],
@@ -354,7 +347,7 @@ def terms_of(paused: Paused, *, epoch: int, generation: int, closes_at: datetime
         call=axis_tag("call", pause, paused.call_id),
         opens=int(paused.opens_at.timestamp()),
         closes=int(closes_at.timestamp()),
-        generation=generation,
+        generation=paused_.generation,
         epoch=epoch,
     )
 

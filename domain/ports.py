@@ -117,8 +117,8 @@ class Checkpoints(Protocol):
 class Journal(Protocol):
     """The log: one line a decision, with ids, words and tags alone."""
 
-    def note(self, decision: str, **fields: Any) -> None:
-        """Write one line."""
+    def note(self, decision: str, *, axes: Callable[[], Mapping[str, str | None]] | None = None, **fields: Any) -> None:
+        """Write one line; `axes` gives the tags of the axes stated, where anybody listens."""
         ...
 
 

@@ -96,7 +96,6 @@ class Refusing:
         )
 
     def _note(self, refusal: Refusal) -> None:
-        tags = {f"{axis}_tag": tag for axis, tag in self.services.identity.presented(self.axes).items() if tag}
         self.services.journal.note(
             "refused",
             pause=refusal.pause_id,
@@ -105,7 +104,7 @@ class Refusing:
             step=refusal.step,
             recorded=refusal.recorded,
             attempt=self.stamp.attempt,
-            **tags,
+            axes=lambda: self.services.identity.presented(self.axes),
         )
 
 

@@ -1,9 +1,8 @@
 """Steps 1 to 6: an attempt is judged in order, and only then is the pause consumed, exactly once."""
 
-import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID, uuid4
 
 from . import axes as binding
@@ -11,6 +10,7 @@ from . import strict_json
 from .closing import whole_second
 from .commands import STORED, AnswerCommand, Receipt, ResumeOutcome
 from .content import Content, ContentAlteredError
+from .doubt import Doubt
 from .envelope import DIGEST_BYTES, Opened, token_of
 from .errors import (
     InteractionConfigurationError,
@@ -51,9 +51,6 @@ from .stamp import Stamp
 from .turn import PausedTurn
 from .turns import read_turn
 
-#: After a commit that may have happened, ask again after so many seconds.
-DOUBT_WAITS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
-
 
 @dataclass(slots=True)
 class Redemption:
@@ -67,7 +64,7 @@ class Redemption:
     attempt: UUID = field(default_factory=uuid4)
     _validated: GivenAnswer | None = None
     _turn: PausedTurn | None = None
-    _doubts: int = 0
+    _doubt: Doubt = field(default_factory=Doubt)
 
     async def redeem(self) -> ResumeOutcome:
         """Run the six steps and consume; see `HumanInteractionCapability.resume`."""
@@ -84,16 +81,20 @@ class Redemption:
     async def _attempt(self) -> ResumeOutcome | Receipt:
         opened = self._open()
         position: int | None = None
-        for _ in range(RELOADS):
+        late = False
+        for reload in range(RELOADS):
             found: Found | None = None
             stamp = self.services.stamp(self.attempt)
             try:
-                late = self._judge_token(opened, stamp.now)
-                found = await self._find(opened.pause_id)
+                if not reload:
+                    late = self._judge_token(opened, stamp.now)
+                found = await self._doubt.find(self.services.pauses, opened.pause_id)
                 stamp = self.services.stamp(self.attempt)
-                won = await self._if_won(opened, found, stamp)
-                if won is not None:
-                    return won
+                if reload:
+                    won = await self._if_won(opened, found, stamp)
+                    if won is not None:
+                        return won
+                    late = self._judge_token(opened, stamp.now)
                 facts = await self._judge(opened, found, stamp, late=late)
             except Refusal as refusal:
                 refusing = Refusing(self.services, stamp, self.command.axes, opened, self.command.answered_by)
@@ -111,9 +112,7 @@ class Redemption:
         try:
             opened = self.services.seal.open(token_of(self.command.envelope))
         except TokenForged:
-            self.services.journal.note(
-                "refused", reason=TokenForged.reason, axis=TokenForged.axis, step=TokenForged.step
-            )
+            self.services.forged()
             raise
         if opened is None:
             raise InteractionConfigurationError("the envelope holds no token of this ledger; use recognise first")
@@ -179,9 +178,11 @@ class Redemption:
         round_ = found.round
         assert round_ is not None  # noqa: S101 - step 3 judged it
         pause = round_.of(opened.pause_id)
-        if pause.consumed and self._kept(pause):
-            raise RoundOpen(pause.id, continued_by_other=True)
-        judge_generation(pause, opened.terms.generation, opened.terms.epoch, found.epoch)
+        if self._kept(pause):
+            if pause.consumed:
+                raise RoundOpen(pause.id, continued_by_other=True)
+        else:
+            judge_generation(pause, opened.terms.generation, opened.terms.epoch, found.epoch)
         judge_consumption(pause, self._key())
         answered = answer(round_, pause.id, self._given(opened), stamp)
         if not self.consumes:
@@ -233,40 +234,22 @@ class Redemption:
             except VersionConflict:
                 return None
             except StoreUnavailable as gone:
-                if gone.outcome != "unknown":
-                    raise
-                await self._doubt(gone)
+                await self._doubt.arises(gone)
                 return None
             position = stored[-1].position
         settled = round_.after(facts)
         pause = settled.of(pause_id)
         if not self.consumes:
-            self._note("answered" if facts else "answered_before", pause, stamp)
+            self.services.decided("answered" if facts else "answered_before", pause, attempt=stamp.attempt)
             return Receipt(pause.id, pause.state, position)
         if any(isinstance(fact, Consumed) for fact in facts):
-            self._note("consumed", pause, stamp, fence=settled.lead.fence)
+            self.services.decided("consumed", settled.lead, attempt=stamp.attempt)
             return placed(self._outcomes().build(settled, pause, self._turn), position)
         if facts:
-            self._note("answered", pause, stamp)
+            self.services.decided("answered", pause, attempt=stamp.attempt)
             return position
         waiting = settled.waiting(stamp.now)
         raise RoundOpen(pause.id, [other.paused.call_id for other in waiting])
-
-    async def _find(self, pause_id: UUID) -> Found:
-        try:
-            return await self.services.pauses.find(pause_id)
-        except StoreUnavailable as gone:
-            if not self._doubts:
-                raise
-            await self._doubt(gone)
-            return await self._find(pause_id)
-
-    async def _doubt(self, gone: StoreUnavailable) -> None:
-        """Wait a little before asking whether a commit happened; give up after a while, and say that it is unknown."""
-        if self._doubts >= len(DOUBT_WAITS):
-            raise StoreUnavailable("the store does not say whether the attempt won", outcome="unknown") from gone
-        await asyncio.sleep(DOUBT_WAITS[self._doubts])
-        self._doubts += 1
 
     async def _if_won(self, opened: Opened, found: Found, stamp: Stamp) -> ResumeOutcome | None:
         """Hand out what this very attempt has won already, its acknowledgement lost."""
@@ -277,11 +260,6 @@ class Redemption:
             await self._read_turn(found, pause)
         assert lead.consumed is not None  # noqa: S101 - it was just judged to be this attempt's
         return placed(self._outcomes().build(found.round, pause, self._turn), lead.consumed.position)
-
-    def _note(
-        self, decision: Literal["answered", "answered_before", "consumed"], pause: Pause, stamp: Stamp, **more: int
-    ) -> None:
-        self.services.journal.note(decision, pause=pause.id, attempt=stamp.attempt, state=pause.state, **more)
 
 
 def registered_as_paused(services: Services, pause: Pause) -> Registered:

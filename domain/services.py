@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from .commands import Actor
 from .content import TEXT_TYPE, Content
+from .errors import TokenForged
 from .facts import ActorRecord
 from .ids import Identity
 from .interactions import Interactions
+from .pause import Pause
 from .ports import Checkpoints, Journal, OffLoop, Pauses, Seal
 from .stamp import Stamp
 from .turn import Transcripts
@@ -52,6 +55,21 @@ class Services:
             writer=self.writer,
             holder=self.holder,
         )
+
+    def decided(self, decision: str, pause: Pause, **more: Any) -> None:
+        """Log a decision on a pause: its id and state, its claim, its axes as tags."""
+        self.journal.note(
+            decision,
+            axes=lambda: self.identity.presented(pause.axes),
+            pause=pause.id,
+            state=pause.state,
+            fence=pause.fence or None,
+            **more,
+        )
+
+    def forged(self) -> None:
+        """Log a forged token. It names no pause, and nothing is written for it."""
+        self.journal.note("refused", reason=TokenForged.reason, axis=TokenForged.axis, step=TokenForged.step)
 
     def record_of(self, actor: Actor | None) -> ActorRecord | None:
         """Turn the host's actor into what is stored: a tag of the id, and the id beside the header."""

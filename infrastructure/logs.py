@@ -1,6 +1,7 @@
 """The log: one structured line a decision, by structlog, into the standard logger `pauseledger`."""
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -27,7 +28,9 @@ class StructuredJournal:
             ],
         )
 
-    def note(self, decision: str, **fields: Any) -> None:
+    def note(self, decision: str, *, axes: Callable[[], Mapping[str, str | None]] | None = None, **fields: Any) -> None:
         """Write one line; fields that are None are left out."""
         if self._logger.isEnabledFor(logging.INFO):
+            if axes is not None:
+                fields |= {f"{axis}_tag": tag for axis, tag in axes().items()}
             self._log.info(decision, **{name: value for name, value in fields.items() if value is not None})

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from eventsourcing.application import Application
 from eventsourcing.persistence import IntegrityError, Notification
-from eventsourcing.utils import Environment
+from eventsourcing.utils import Environment, EnvType
 
 from ..domain.errors import LedgerCorrupt, LedgerTooNew, StoreUnavailable, VersionConflict
 from ..domain.facts import Fact, Refused
@@ -31,6 +31,10 @@ class PauseLog(Application[UUID]):
         self._ledger_recorder = recorder
         self._fact_mapper = mapper
         super().__init__()
+
+    def construct_env(self, name: str, env: EnvType | None = None) -> Environment:
+        """Take nothing from the host's environment: its own applications may be configured there."""
+        return Environment(name, env or {})
 
     def construct_factory(self, env: Environment) -> LedgerFactory:  # noqa: ARG002 - the library's signature
         """Stand on the store that was opened, whatever the environment names."""

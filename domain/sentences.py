@@ -1,0 +1,211 @@
+"""A pause's story as sentences: one plain English sentence a fact."""
+
+import unicodedata
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from .content import Content, ContentAlteredError, ContentUnreadError
+from .facts import (
+    Abandoned,
+    ActorRecord,
+    Answered,
+    Consumed,
+    Continued,
+    Fact,
+    Lapsed,
+    Paused,
+    Recovered,
+    Refused,
+    Reissued,
+    Stalled,
+    Withdrawn,
+)
+
+#: Controls, formats (the bidirectional ones among them), surrogates, and separators of lines and paragraphs.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+_DECISIONS = {
+    "answer": "answered",
+    "approve": "let the call run",
+    "edit": "let the call run with other arguments",
+    "reject": "rejected the call",
+    "respond": "answered in the call's place",
+}
+_ORIGINS = {
+    "redeem": "a redemption consumed the pause",
+    "ready": "the pause was consumed with the answer it held",
+    "lapse": "the pause was consumed as its window had closed",
+}
+_ENDS = {
+    "finished": "went on to its end",
+    "paused_again": "went on and paused again",
+    "handed_over": "was handed over to somebody else",
+}
+_CAUSES = {
+    "error": "it failed",
+    "cancelled": "it was cancelled",
+    "consumer_gone": "whoever read it walked away",
+    "shutdown": "its process was shut down",
+    "released": "its holder let it go",
+}
+_BECAUSE = {
+    "stalled": "it had broken off",
+    "lease_ended": "the lease had ended",
+    "forced": "an operator ended the lease",
+}
+_WITHDRAWN = {
+    "host": "by the host",
+    "superseded": "for another one took its place",
+    "moved_on": "for the conversation moved on",
+    "stopped": "for the run was stopped",
+}
+_ABANDONED = {
+    "exhausted": "it had been taken up too often",
+    "host": "the host said so",
+    "erased": "what it needs was erased",
+}
+
+
+def tell(fact: Fact, *, content: bool = False) -> str:
+    """Tell one fact: when (UTC), what, and who by, as far as they were named.
+
+    What people wrote (a request, an answer, a note) is told only with `content`; whom the host named is told always.
+    Whatever the host or a person chose stands in quotes, and nothing in it can move a cursor or turn a line around.
+    """
+    return f"At {_moment(fact.at)} {_said(fact)}{_quoted_contents(fact) if content else ''}."
+
+
+def tell_all(facts: Iterable[Fact], *, content: bool = False) -> list[str]:
+    """Tell a story, a sentence a fact."""
+    return [tell(fact, content=content) for fact in facts]
+
+
+def harmless(text: str) -> str:
+    """Spell out, as JSON would, every character that a terminal obeys instead of showing it."""
+    return "".join(_spelled(char) if unicodedata.category(char) in _UNSAFE else char for char in text)
+
+
+def _spelled(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"  # noqa: PLR2004 - the first plane
+
+
+def _said(fact: Fact) -> str:
+    match fact:
+        case Paused():
+            return _paused(fact)
+        case Answered():
+            return _answered(fact)
+        case Consumed():
+            return _consumed(fact)
+        case Refused():
+            return _refused(fact)
+        case Continued():
+            late = ", told late" if fact.late else ""
+            return f"the turn {_ENDS[fact.end]} under claim {fact.fence}{late}{_next(fact)}"
+        case Stalled():
+            return _stalled(fact)
+        case Recovered():
+            claim = fact.claim
+            return (
+                f"{_actor(fact.by, 'a worker')} took the turn up again under claim {claim.fence}, leased for "
+                f"{claim.lease_seconds} s, after claim {fact.from_fence}: {_BECAUSE[fact.because]}"
+            )
+        case Withdrawn():
+            successor = f" (pause {fact.superseded_by})" if fact.superseded_by else ""
+            return f"the question was taken back {_WITHDRAWN[fact.reason]}{successor}{_by(fact.by)}"
+        case Lapsed():
+            leeway = f" and {fact.leeway_seconds} s of leeway had passed" if fact.leeway_seconds else ""
+            return f"the question lapsed: its window had closed at {_moment(fact.closed_at)}{leeway}"
+        case Reissued():
+            return _reissued(fact)
+        case Abandoned():
+            under = f" under claim {fact.fence}" if fact.fence else ""
+            return f"the turn was given up for good{under}: {_ABANDONED[fact.reason]}{_by(fact.by)}"
+        case _:
+            return f"{fact.topic()} happened"
+
+
+def _paused(fact: Paused) -> str:
+    tenant = f" of tenant {_quoted(fact.scope.tenant_id)}" if fact.scope else ""
+    agent = f" of agent {_quoted(fact.agent.name)}" if fact.agent else ""
+    tool = f" ({_quoted(fact.call.tool)})" if fact.call.tool else ""
+    again = f" for the {fact.occurrence + 1}. time" if fact.occurrence else ""
+    opens = f" from {_moment(fact.opens_at)}" if fact.opens_at > fact.at else ""
+    return (
+        f"run {_quoted(fact.run_id)}{agent} in session {_quoted(fact.session_id)}{tenant} stopped at call "
+        f"{_quoted(fact.call_id)}{tool} and asked {fact.interaction.name}{again}{_by(fact.asked_by)}; it may be "
+        f"answered{opens} until {_moment(fact.closes_at)}"
+    )
+
+
+def _answered(fact: Answered) -> str:
+    through = f", handed in by {_actor(fact.submitted_by, 'somebody')}" if fact.submitted_by else ""
+    return f"{_actor(fact.by, 'somebody unnamed')} {_DECISIONS[fact.decision]}{through}"
+
+
+def _consumed(fact: Consumed) -> str:
+    who = f"{_ORIGINS[fact.origin]}{_by(fact.by)}"
+    if fact.claim is not None:
+        return f"{who}; the turn is owed under claim {fact.claim.fence}, leased for {fact.claim.lease_seconds} s"
+    if fact.lead != fact.pause:
+        return f"{who}, together with its round; the turn is told of in pause {fact.lead}"
+    return f"{who}, and nothing is owed"
+
+
+def _refused(fact: Refused) -> str:
+    rule = f" (rule {_quoted(fact.rule)})" if fact.rule else ""
+    return f"an attempt{_by(fact.by)} was refused in step {fact.step} on the axis {fact.axis}: {fact.reason}{rule}"
+
+
+def _stalled(fact: Stalled) -> str:
+    error = f" with {_quoted(fact.error_type)}" if fact.error_type else ""
+    where = "" if fact.entered else " before it was entered"
+    return f"the turn broke off under claim {fact.fence}{where}: {_CAUSES[fact.cause]}{error}; it is still owed"
+
+
+def _reissued(fact: Reissued) -> str:
+    ending = "ends the earlier ones" if fact.ends_earlier else "stands beside the earlier ones"
+    return (
+        f"token number {fact.generation + 1} was minted under key {fact.kid}{_by(fact.by)} ({fact.reason}); it {ending}"
+    )
+
+
+def _next(fact: Continued) -> str:
+    return f" in {', '.join(map(str, fact.next))}" if fact.next else ""
+
+
+def _by(actor: ActorRecord | None) -> str:
+    return "" if actor is None else f" by {_actor(actor, '')}"
+
+
+def _actor(actor: ActorRecord | None, nobody: str) -> str:
+    if actor is None:
+        return nobody
+    kind = "somebody" if actor.kind == "unknown" else actor.kind
+    name = _clear(actor.who)
+    named = f"tagged {actor.tag}" if name is None else _quoted(name)
+    return f"{kind} {named} ({actor.assurance})"
+
+
+def _quoted_contents(fact: Fact) -> str:
+    written = {name: getattr(fact, name, None) for name in ("request", "response", "effective", "note")}
+    texts = {name: _clear(content) for name, content in written.items() if isinstance(content, Content)}
+    return "".join(f"; {name}: {'cannot be read' if text is None else harmless(text)}" for name, text in texts.items())
+
+
+def _clear(content: Content | None) -> str | None:
+    if content is None:
+        return None
+    try:
+        return content.clear().decode(errors="replace")
+    except (ContentAlteredError, ContentUnreadError):
+        return None
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{harmless(escaped)}"'
+
+
+def _moment(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
