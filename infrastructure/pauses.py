@@ -198,11 +198,13 @@ class EventSourcedPauses:
         return False
 
     def _tail(self, stream: UUID) -> Tail:
-        head = self._recorder.head(stream)
-        if head is None:
+        newest = self._recorder.select_events(stream, desc=True, limit=1)
+        if not newest:
             return Tail(version=0, head=NO_PREDECESSOR, at=None)
-        if head.version < REFUSAL_STREAM:
-            return Tail(version=head.version, head=stored_digest(head.state), at=None)
+        if newest[0].originator_version < REFUSAL_STREAM:
+            # Its time is needed beside its digest: many processes write here, and time never goes back in a stream.
+            last = self.mapper.decode(newest[0], NO_PREDECESSOR).fact
+            return Tail(version=last.originator_version, head=last.row_digest, at=last.at)
         facts, _ = self._decode(stream, self._load([stream]).rows)
         last = facts[-1]
         written = frozenset(
