@@ -79,7 +79,16 @@ from .domain.errors import (
 )
 from .domain.facts import Agent
 from .domain.interactions import APPROVAL, ASK_USER, AskUserAnsweredEvent, Interaction
-from .domain.kernel_resume import RESUME_PROMPT, ResumedTurn, continuing, prepare
+from .domain.kernel_resume import (
+    RESUME_PROMPT,
+    ResumedTurn,
+    answered_event,
+    continuing,
+    prepare,
+    resume_run,
+    resume_stream,
+    resume_stream_typed,
+)
 from .domain.rehydration import NOT_ANSWERED, NOT_DISPATCHED, rehydrate
 from .domain.turn import CheckpointReference, PausedTurn, Turn
 from .infrastructure.settings import LedgerSettings
@@ -172,9 +181,13 @@ __all__ = [
     "TurnMissing",
     "WindowOpen",
     "WithdrawCommand",
+    "answered_event",
     "continuing",
     "open_ledger",
     "prepare",
     "recognise",
     "rehydrate",
+    "resume_run",
+    "resume_stream",
+    "resume_stream_typed",
 ]

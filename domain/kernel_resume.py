@@ -14,14 +14,16 @@ takes a `ResumedTurn`, and only `prepare` and `recover` make one.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Never, Self
 from uuid import UUID
 
 from .axes import Axes, Scope, require_stated
-from .commands import Actor, Dispatch, ResumeCommand, ResumeOutcome
+from .commands import Actor, Dispatch, PauseReceipt, ResumeCommand, ResumeOutcome
 from .envelope import Envelope
 from .errors import InteractionConfigurationError
+from .interactions import ASK_USER, AskUserAnsweredEvent
 from .rehydration import fold, rehydrate
 from .settlement import End
 from .turn import Entry, Result
@@ -206,12 +208,14 @@ class Going:
         turn: The turn itself.
         next: The pauses it stopped at again; fill it where it did.
         handed_over: Set it where somebody else goes on with the turn and settles it.
+        entered: Whether the kernel was entered; a turn that breaks off before says so.
     """
 
     def __init__(self, turn: ResumedTurn) -> None:
         self.turn = turn
         self.next: list[UUID] = []
         self.handed_over = False
+        self.entered = True
 
     @property
     def history(self) -> tuple[Entry, ...]:
@@ -222,6 +226,12 @@ class Going:
         """Fold the results of dispatched calls in, by call id."""
         self.turn = self.turn.with_results(results)
         return self
+
+    def saw(self, result: Any) -> None:
+        """Take note of a kernel's result or item whose `paused` holds the receipts of where it stopped again."""
+        paused = getattr(result, "paused", None)
+        if isinstance(paused, (list, tuple)):
+            self.next += [receipt.pause_id for receipt in paused if isinstance(receipt, PauseReceipt)]
 
     @property
     def end(self) -> End:
@@ -247,13 +257,112 @@ async def continuing(turn: ResumedTurn) -> AsyncIterator[Going]:
     try:
         yield going
     except BaseException as broke:
-        await _unhurried(claim.settle("stalled", cause=_cause(broke), error_type=type(broke).__name__))
+        said = {"cause": _cause(broke), "error_type": type(broke).__name__, "entered": going.entered}
+        await _unhurried(claim.settle("stalled", **said))
         raise
     else:
         await _unhurried(claim.settle(going.end, next=tuple(going.next)))
     finally:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
+
+
+def answered_event(outcome: ResumeOutcome) -> AskUserAnsweredEvent | None:
+    """Tell that a person answered `ask_user`; None for every other interaction, and nothing is invented for it."""
+    answers = outcome.response.get("answers") if isinstance(outcome.response, dict) else None
+    if outcome.name != ASK_USER or not answers:
+        return None
+    return AskUserAnsweredEvent(
+        run_id=outcome.run_id,
+        session_id=outcome.session_id,
+        tool_call_id=outcome.tool_call_id,
+        selected_labels=[label for answer in answers for label in answer.get("selections", ())],
+        has_other=any(answer.get("other") is not None for answer in answers),
+        time_to_answer_seconds=outcome.time_to_resolve_seconds,
+    )
+
+
+async def resume_run(delegate: Any, turn: ResumedTurn, **options: Any) -> Any:
+    """Continue a paused turn, and give what the kernel returns. No answered event: a run has no one to tell.
+
+    Raises:
+        InteractionConfigurationError: the turn was entered before, or holds a dispatch that nobody ran.
+        What the kernel raises; the turn is stalled then, and still owed.
+    """
+    async with _entering(delegate, turn) as going:
+        result = await delegate.run(turn.prompt, **_arguments(delegate, turn), **options)
+        going.saw(result)
+    return result
+
+
+def resume_stream(delegate: Any, turn: ResumedTurn, **options: Any) -> AsyncIterator[Any]:
+    """Continue a paused turn, and give the kernel's stream. The kernel is entered at the first item.
+
+    Whoever takes an item and walks away closes it by `aclose`, or leaves that to the event loop; the turn is stalled
+    then. Raises, at the first item, as `resume_run` does.
+    """
+    return _streamed(delegate, turn, delegate.stream, options)
+
+
+async def resume_stream_typed(delegate: Any, turn: ResumedTurn, **options: Any) -> AsyncIterator[Any]:
+    """Continue a paused turn, and give the kernel's typed stream, behind the answered event where there is one.
+
+    Closed and failing as `resume_stream` is.
+    """
+    stream = _streamed(delegate, turn, delegate.stream_typed, options, first=answered_event(turn.outcome))
+    try:
+        async for event in stream:
+            yield event
+    finally:
+        await stream.aclose()
+
+
+async def _streamed(
+    delegate: Any, turn: ResumedTurn, opening: Any, options: Mapping[str, Any], first: Any = None
+) -> AsyncGenerator[Any, None]:
+    async with _entering(delegate, turn) as going:
+        if first is not None:
+            going.entered = False
+            yield first
+            going.entered = True
+        stream = opening(turn.prompt, **_arguments(delegate, turn), **options)
+        if inspect.isawaitable(stream):
+            stream = await stream
+        try:
+            async for item in stream:
+                going.saw(item)
+                yield item
+        finally:
+            await _close(stream)
+
+
+@contextlib.asynccontextmanager
+async def _entering(delegate: Any, turn: ResumedTurn) -> AsyncIterator[Going]:
+    if turn.dispatch and not _dispatches(delegate):
+        raise InteractionConfigurationError(
+            "a person let calls of this turn through that nobody has run; run turn.dispatch and fold the results in by "
+            "with_results, or pass a delegate with dispatches = True"
+        )
+    async with continuing(turn) as going:
+        yield going
+
+
+def _dispatches(delegate: Any) -> bool:
+    return getattr(delegate, "dispatches", False) is True
+
+
+def _arguments(delegate: Any, turn: ResumedTurn) -> dict[str, Any]:
+    given = {"run_id": turn.run_id, "session_id": turn.session_id, "history": turn.history}
+    if _dispatches(delegate):
+        given |= {"dispatch": turn.dispatch, "fence": turn.fence, "idempotency_key": turn.idempotency_key}
+    return given
+
+
+async def _close(stream: Any) -> None:
+    """Whoever opens a stream closes it; one without `aclose` has nothing to close."""
+    aclose = getattr(stream, "aclose", None)
+    if aclose is not None:
+        await aclose()
 
 
 def _cause(broke: BaseException) -> str:
