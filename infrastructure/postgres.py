@@ -335,7 +335,7 @@ class PostgresRecorder(LedgerRecorder):
         pool = self._pools.get(os.getpid()) or self._pools.setdefault(os.getpid(), self._new_pool())
         try:
             pool.open()
-            connection = pool.getconn()
+            connection = self._living(pool)
         except PoolTimeout:
             raise StoreUnavailable(
                 f"PostgreSQL gave no connection within {self._pool_timeout} s; the log of psycopg.pool says why"
@@ -346,6 +346,16 @@ class PostgresRecorder(LedgerRecorder):
             yield connection
         finally:
             pool.putconn(connection)
+
+    def _living(self, pool: ConnectionPool[psycopg.Connection[_Row]]) -> psycopg.Connection[_Row]:
+        # The pool's own check pauses for seconds between dead connections; after a restart all of them are.
+        for _ in range(self._pool_size):
+            connection = pool.getconn()
+            if _still_there(connection):
+                return connection
+            connection.close()
+            pool.putconn(connection)
+        return pool.getconn()
 
     @contextmanager
     def _told(self, connection: psycopg.Connection[_Row], rows: Sequence[StoredEvent] = ()) -> Iterator[None]:
@@ -365,7 +375,6 @@ class PostgresRecorder(LedgerRecorder):
             min_size=1,
             max_size=self._pool_size,
             timeout=self._pool_timeout,
-            check=_still_there,
             open=False,
         )
 
@@ -388,12 +397,14 @@ def _target(dsn: str, connect_timeout: float, statement_timeout: float) -> dict[
     return {"application_name": "pauseledger", **network, **given, "client_encoding": "UTF8", "options": settings}
 
 
-def _still_there(connection: psycopg.Connection[_Row]) -> None:
+def _still_there(connection: psycopg.Connection[_Row]) -> bool:
     # An idle connection has nothing to read unless the server said goodbye; only then is it worth a round trip.
-    with selectors.DefaultSelector() as selector:
+    with suppress(psycopg.Error), selectors.DefaultSelector() as selector:
         selector.register(connection.fileno(), selectors.EVENT_READ)
         if selector.select(0):
-            ConnectionPool.check_connection(connection)
+            connection.execute("")
+        return True
+    return False
 
 
 def _broken(error: psycopg.Error, connection: psycopg.Connection[_Row]) -> bool:

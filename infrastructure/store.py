@@ -28,7 +28,7 @@ SCHEMA_REVISION = 1
 EPOCHS = 1 << 16
 
 
-class StreamConflict(IntegrityError):  # noqa: N818 - named for what happened
+class StreamConflict(IntegrityError):
     """The stream's own key (originator_id, originator_version) is taken. No other constraint comes as this."""
 
 

@@ -82,6 +82,10 @@ def test_positions_outlive_a_vacuum(recorder, path):
 
 
 KEY = "originator_id, originator_version, topic, state"
+UPSERT = (
+    f"INSERT INTO stored_events ({KEY}) SELECT {KEY} FROM stored_events WHERE true"
+    " ON CONFLICT (originator_id, originator_version) DO UPDATE SET state = x'00'"
+)
 
 
 @pytest.mark.parametrize("recursive", [False, True])
@@ -98,8 +102,7 @@ KEY = "originator_id, originator_version, topic, state"
         f"REPLACE INTO stored_events (rowid, {KEY}) VALUES (1, '{'0' * 32}', 1, 't', x'00')",
         f"REPLACE INTO stored_events (rowid, {KEY}) VALUES (-1, '{'0' * 32}', 1, 't', x'00')",
         f"INSERT OR REPLACE INTO stored_events ({KEY}) VALUES ('{'0' * 32}', 2, 't', x'00')",
-        f"INSERT INTO stored_events ({KEY}) SELECT {KEY} FROM stored_events WHERE true"
-        " ON CONFLICT (originator_id, originator_version) DO UPDATE SET state = x'00'",
+        UPSERT,
         f"INSERT INTO stored_events ({KEY}) VALUES ('{'0' * 32}', 2, 't', x'00')",
         f"INSERT INTO stored_events ({KEY}) VALUES ('{'0' * 32}', -1, 't', x'00')",
         f"INSERT INTO stored_events ({KEY}) VALUES ('{'0' * 32}', 1, NULL, x'00')",
