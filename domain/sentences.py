@@ -32,9 +32,9 @@ _DECISIONS = {
     "respond": "answered in the call's place",
 }
 _ORIGINS = {
-    "redeem": "a redemption consumed the pause",
-    "ready": "the pause was consumed with the answer it held",
-    "lapse": "the pause was consumed as its window had closed",
+    "redeem": "consumed the pause by redeeming its token",
+    "ready": "consumed the pause with the answer it held",
+    "lapse": "consumed the pause once its window had closed",
 }
 _ENDS = {
     "finished": "went on to its end",
@@ -144,7 +144,7 @@ def _answered(fact: Answered) -> str:
 
 
 def _consumed(fact: Consumed) -> str:
-    who = f"{_ORIGINS[fact.origin]}{_by(fact.by)}"
+    who = f"{_actor(fact.by, 'somebody unnamed')} {_ORIGINS[fact.origin]}"
     if fact.claim is not None:
         return f"{who}; the turn is owed under claim {fact.claim.fence}, leased for {fact.claim.lease_seconds} s"
     if fact.lead != fact.pause:

@@ -1,0 +1,95 @@
+"""The command line's `keys`: the life of the keys that seal tokens."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from ..domain.errors import InteractionConfigurationError
+from .cli_inputs import Where, grouped
+from .cli_shapes import Outcome, moment
+from .keys import KeyFile, KeyLife, KeyRing
+from .settings import KEYS_VARIABLE, keys_directory
+from .standing import standing
+from .wiring import open_ledger
+
+keys = typer.Typer(
+    help="The keys that seal tokens: make one, let every host read it, promote it, and retire the former when no pause "
+    "needs it any more.",
+    rich_markup_mode=None,
+)
+
+Kid = Annotated[str, typer.Argument(metavar="KID", help="The key's id, 8 hex digits.")]
+
+
+@keys.command()
+@grouped
+def new(where: Where) -> Outcome:
+    """Add a key that only opens. The very first key of a ledger mints at once."""
+    file = _file(where)
+    there = (keys_directory(where.keys_dir) / "keys.json").exists()
+    return _told("key_made", file.new() if there else next(iter(file.create())))
+
+
+@keys.command()
+@grouped
+def promote(where: Where, kid: Kid) -> Outcome:
+    """Let a key mint. The one that minted goes on opening."""
+    return _told("key_promoted", _file(where).promote(kid))
+
+
+@keys.command()
+@grouped
+def retire(where: Where, kid: Kid) -> Outcome:
+    """End a key: its tokens open no more. Refused while a pause made before it stopped minting is open or ready."""
+    file = _file(where)
+
+    async def inside() -> KeyLife:
+        async with open_ledger(where.store, where.settings()) as ledger:
+            leeway = timedelta(seconds=where.leeway)
+
+            def blocked_by(stopped: datetime) -> Sequence[UUID]:
+                return standing(ledger.pauses.facts(), made_before=stopped, now=ledger.pauses.now(), leeway=leeway)
+
+            return await asyncio.to_thread(partial(file.retire, kid, blocked_by))
+
+    return _told("key_retired", asyncio.run(inside()))
+
+
+@keys.command(name="list")
+@grouped
+def list_keys(where: Where) -> Outcome:
+    """Tell each key's id and life. No secret is shown."""
+    named = os.environ.get(KEYS_VARIABLE)
+    lives = tuple(KeyRing.from_environment(named)) if named else _file(where).list()
+    return Outcome({"outcome": "keys", "keys": [_shape(life) for life in lives]}, [_line(life) for life in lives])
+
+
+def _file(where: Where) -> KeyFile:
+    if os.environ.get(KEYS_VARIABLE):
+        raise InteractionConfigurationError(f"the keys come from {KEYS_VARIABLE}; change them where it is set")
+    return KeyFile(keys_directory(where.keys_dir))
+
+
+def _told(word: str, life: KeyLife) -> Outcome:
+    return Outcome({"outcome": word, **_shape(life)}, [_line(life)])
+
+
+def _shape(life: KeyLife) -> dict[str, Any]:
+    return {
+        "kid": life.kid,
+        "state": life.state,
+        "made_at": moment(life.made_at),
+        "stopped_minting_at": moment(life.stopped_minting_at),
+    }
+
+
+def _line(life: KeyLife) -> str:
+    made = f", made {moment(life.made_at)}" if life.made_at else ""
+    stopped = f", stopped minting {moment(life.stopped_minting_at)}" if life.stopped_minting_at else ""
+    return f"{life.kid}  {life.state}{made}{stopped}"
