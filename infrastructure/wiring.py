@@ -125,7 +125,7 @@ class Ledger:
 
     def _open(self) -> tuple[HumanInteractionCapability, EventSourcedPauses, Services]:
         settings = self._settings
-        self._recorder = recorder = open_recorder(self._url, settings)
+        self._recorder = recorder = self._store()
         identity = recorder.identity()
         assert self._executor is not None  # noqa: S101 - made on entry
         pauses = EventSourcedPauses(
@@ -157,6 +157,9 @@ class Ledger:
             lease_seconds=settings.lease,
         )
         return HumanInteractionCapability(services), pauses, services
+
+    def _store(self) -> LedgerRecorder:
+        return open_recorder(self._url, self._settings)
 
     async def _close(self) -> None:
         executor, recorder = self._executor, self._recorder
@@ -191,7 +194,7 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
         return MemoryRecorder()
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
-        return SQLiteRecorder(_sqlite_path(url), busy_timeout=settings.busy_timeout)
+        return SQLiteRecorder(sqlite_path(url), busy_timeout=settings.busy_timeout)
     if scheme in ("postgresql", "postgres"):
         from .postgres import PostgresRecorder  # noqa: PLC0415 - a driver that an embedded ledger need not load
 
@@ -208,7 +211,7 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
     )
 
 
-def _sqlite_path(url: str) -> Path:
+def sqlite_path(url: str) -> Path:
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
