@@ -102,7 +102,7 @@ class Managing:
         kid = self.services.seal.minting_kid()
 
         def decide(_: Round, pause: Pause, stamp: Stamp) -> list[PauseFact]:
-            if command.closes_in is not None and command.closes_in <= 0:
+            if command.closes_in is not None and (type(command.closes_in) is not int or command.closes_in <= 0):
                 raise InteractionConfigurationError("closes_in must be a whole number of seconds above 0")
             closes = None if command.closes_in is None else timedelta(seconds=command.closes_in)
             return closing.reissue(
@@ -253,6 +253,8 @@ def judge_whole(found: Found) -> None:
     """
     assert found.round is not None  # noqa: S101 - the caller found it
     for pause in found.round.pauses:
+        if pause.paused.turn.digest != found.round.lead.paused.turn.digest:
+            raise TurnMismatch(pause.id)
         altered = found.altered.get(pause.id, ())
         if not altered:
             continue

@@ -139,9 +139,10 @@ class Redemption:
         turn_altered = _judge_request(pause, opened, found)
         await self._judge_response(pause)
         if self.require_turn or not self.consumes:
-            if turn_altered:
+            if turn_altered or not _same_turn(found.round.lead.paused, opened):
                 raise TurnMismatch(pause.id)
             await self._read_turn(found, pause)
+        _judge_others(found, pause)
         return self._decide(opened, found, stamp)
 
     async def _judge_late(self, opened: Opened, found: Found) -> None:
@@ -340,10 +341,27 @@ def _judge_request(pause: Pause, opened: Opened, found: Found) -> bool:
     if not _says_the_same(paused, opened):
         raise RequestMismatch(pause.id)
     turn = paused.turn.content
-    same_turn = bytes.fromhex(paused.turn.digest)[:DIGEST_BYTES] == terms.turn_digest
-    if same_turn and (turn is None or (turn.intact and turn.digest == paused.turn.digest)):
+    if _same_turn(paused, opened) and (turn is None or (turn.intact and turn.digest == paused.turn.digest)):
         raise RequestMismatch(pause.id)
     return True
+
+
+def _same_turn(paused: Paused, opened: Opened) -> bool:
+    """Tell whether a row names the turn that the token was minted for; of a round, the lead's row holds it."""
+    return bytes.fromhex(paused.turn.digest)[:DIGEST_BYTES] == opened.terms.turn_digest
+
+
+def _judge_others(found: Found, pause: Pause) -> None:
+    """Consume no round whose other streams are not what was written.
+
+    Raises:
+        LedgerCorrupt: one of them is not, and where.
+    """
+    assert found.round is not None  # noqa: S101 - step 3 judged it
+    for other in found.round.pauses:
+        altered = found.altered.get(other.id, ())
+        if altered and other.id != pause.id:
+            raise LedgerCorrupt(other.id, altered[0], "the row is not what was written")
 
 
 def _says_the_same(paused: Paused, opened: Opened) -> bool:
