@@ -14,7 +14,7 @@ CREATE TABLE {schema}.stored_events (
 ALTER TABLE {schema}.stored_events ALTER COLUMN state SET STORAGE EXTERNAL;
 
 CREATE TABLE {schema}.ledger (
-    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    one integer PRIMARY KEY DEFAULT 1 CHECK (one = 1),
     ledger_id uuid NOT NULL,
     identity_key bytea NOT NULL CHECK (length(identity_key) = 32),
     epoch integer NOT NULL CHECK (epoch BETWEEN 0 AND 65535),
