@@ -16,6 +16,7 @@ from ..domain import strict_json
 from ..domain.content import SALT_BYTES, Content
 from ..domain.errors import LedgerCorrupt, LedgerTooNew
 from ..domain.facts import FACTS, Fact
+from ..domain.switches import SwitchFlipped
 from ..domain.turn import TURN_BYTES
 
 MAGIC = b"PLF1"
@@ -32,11 +33,15 @@ SEGMENT_BYTES = TURN_BYTES + SALT_BYTES
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+#: Every fact of this version: those of a pause, and those that stand in streams of their own.
+STORED: tuple[type[Fact], ...] = (*FACTS, SwitchFlipped)
+
+
 class Registry:
     """The stored names this version knows, and how older revisions are read. Nothing is imported from a database."""
 
     def __init__(
-        self, facts: Iterable[type[Fact]] = FACTS, upcasters: Mapping[tuple[str, int], Upcaster] | None = None
+        self, facts: Iterable[type[Fact]] = STORED, upcasters: Mapping[tuple[str, int], Upcaster] | None = None
     ) -> None:
         self._facts = {kind.NAME: kind for kind in facts}
         self._upcasters = dict(upcasters or {})

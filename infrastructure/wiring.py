@@ -23,6 +23,7 @@ from ..domain.ids import Identity
 from ..domain.interactions import Interactions
 from ..domain.kernel_resume import ResumedTurn, prepare
 from ..domain.services import Services
+from ..domain.switches import Surface
 from .executor import Executor
 from .keys import KeyFile, KeyRing
 from .logs import StructuredJournal
@@ -34,6 +35,7 @@ from .seal import TokenSeal
 from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
 from .sqlite import SQLiteRecorder
 from .store import LedgerRecorder
+from .switches import LedgerSwitches
 from .transcripts import known
 
 MEMORY = "memory:"
@@ -49,11 +51,14 @@ class Ledger:
         self._executor: Executor | None = None
         self._recorder: LedgerRecorder | None = None
         self._opened: tuple[HumanInteractionCapability, EventSourcedPauses, Services] | None = None
+        self._switches: LedgerSwitches | None = None
 
     async def __aenter__(self) -> Self:
         self._executor = Executor(self._settings.threads)
         try:
             self._opened = await self._executor(self._open)
+            self._switches = LedgerSwitches(self._opened[2], self._opened[1])
+            await self._switches.begin()
         except BaseException:
             await self._close()
             raise
@@ -80,6 +85,25 @@ class Ledger:
         self._open_or_say()
         assert self._recorder is not None  # noqa: S101 - opened with it
         return self._recorder
+
+    @property
+    def switches(self) -> LedgerSwitches:
+        """Which surfaces the kernel serves, for `ContinuationDoor`."""
+        self._open_or_say()
+        assert self._switches is not None  # noqa: S101 - made with it
+        return self._switches
+
+    async def flip(self, surface: Surface, on: bool, by: Actor) -> bool:
+        """Hand a surface (run, stream, stream_typed) to the kernel, or roll it back, for every process on this ledger.
+
+        Gives False where it stood so already; nothing is written then.
+
+        Raises:
+            InteractionConfigurationError: there is no such surface, `on` is no bool, or nobody is named.
+            StoreUnavailable: the store could not speak; the same flip again tells.
+            LedgerCorrupt, LedgerTooNew: the flips on record cannot be read.
+        """
+        return await self.switches.flip(surface, on, by)
 
     async def redeem(self, token: str, response: Any, *, axes: Axes, by: Actor | None = None) -> ResumedTurn:
         """Recognise a token and redeem it: `recognise` and `prepare` in one.
