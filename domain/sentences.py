@@ -54,10 +54,10 @@ _BECAUSE = {
     "forced": "an operator ended the lease",
 }
 _WITHDRAWN = {
-    "host": "by the host",
-    "superseded": "for another one took its place",
-    "moved_on": "for the conversation moved on",
-    "stopped": "for the run was stopped",
+    "host": "",
+    "superseded": ", as another took its place",
+    "moved_on": ", as the conversation had moved on",
+    "stopped": ", as the run was stopped",
 }
 _ABANDONED = {
     "exhausted": "it had been taken up too often",
@@ -101,7 +101,7 @@ def _said(fact: Fact) -> str:
             return _refused(fact)
         case Continued():
             late = ", told late" if fact.late else ""
-            return f"the turn {_ENDS[fact.end]} under claim {fact.fence}{late}{_next(fact)}"
+            return f"the turn {_ENDS[fact.end]}{_next(fact)} under claim {fact.fence}{late}"
         case Stalled():
             return _stalled(fact)
         case Recovered():
@@ -112,7 +112,7 @@ def _said(fact: Fact) -> str:
             )
         case Withdrawn():
             successor = f" (pause {fact.superseded_by})" if fact.superseded_by else ""
-            return f"the question was taken back {_WITHDRAWN[fact.reason]}{successor}{_by(fact.by)}"
+            return f"the question was taken back{_by(fact.by)}{_WITHDRAWN[fact.reason]}{successor}"
         case Lapsed():
             leeway = f" and {fact.leeway_seconds} s of leeway had passed" if fact.leeway_seconds else ""
             return f"the question lapsed: its window had closed at {_moment(fact.closed_at)}{leeway}"
@@ -129,7 +129,7 @@ def _paused(fact: Paused) -> str:
     tenant = f" of tenant {_quoted(fact.scope.tenant_id)}" if fact.scope else ""
     agent = f" of agent {_quoted(fact.agent.name)}" if fact.agent else ""
     tool = f" ({_quoted(fact.call.tool)})" if fact.call.tool else ""
-    again = f" for the {fact.occurrence + 1}. time" if fact.occurrence else ""
+    again = f" again (occurrence {fact.occurrence})" if fact.occurrence else ""
     opens = f" from {_moment(fact.opens_at)}" if fact.opens_at > fact.at else ""
     return (
         f"run {_quoted(fact.run_id)}{agent} in session {_quoted(fact.session_id)}{tenant} stopped at call "

@@ -291,7 +291,7 @@ def misused(says: str) -> Outcome:
 
 
 def interrupted() -> Outcome:
-    """Tell that somebody pressed Ctrl-C. A redemption that was under way ran to its end, and what it won has stalled."""
+    """Tell of Ctrl-C. A redemption that was under way ran to its end, and what it won has stalled."""
     says = "interrupted; `show` tells what was done"
     return Outcome({"outcome": "interrupted", "says": says}, [says])
 
