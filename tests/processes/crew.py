@@ -84,7 +84,7 @@ class Crew:
         self._workers = []
 
     def __enter__(self):
-        KeyFile(Path(self._config["keys"])).create()
+        KeyFile(self.keys).create()
         self._control, theirs = socket.socketpair()
         self._nursery = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("worker.py")), str(theirs.fileno())],
@@ -109,14 +109,15 @@ class Crew:
 
     def workers(self, count):
         """Start so many, and wait until their ledgers are open."""
-        made = [self._fork() for _ in range(count)]
+        made = [self.fork() for _ in range(count)]
         for worker in made:
             assert worker.hear() == {"ready": worker.pid}
         return made
 
-    def _fork(self):
+    def fork(self, **other):
+        """Start one, on another store where that is said, and wait for nothing."""
         mine, theirs = socket.socketpair()
-        socket.send_fds(self._control, [json.dumps(self._config).encode()], [theirs.fileno()])
+        socket.send_fds(self._control, [json.dumps({**self._config, **other}).encode()], [theirs.fileno()])
         theirs.close()
         worker = Worker(mine, int(self._control.makefile().readline()))
         self._workers.append(worker)

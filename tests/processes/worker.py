@@ -87,6 +87,10 @@ class Worker:
             "existing": receipts[0].existing,
         }
 
+    async def where(self, token):
+        """Say which pause a token is of."""
+        return {"pause": str(self.ledger.capability._services.seal.open(token).terms.pause_id)}
+
     def envelope(self, token):
         return pl.recognise(self.ledger.capability, token).envelope
 
@@ -125,10 +129,10 @@ class Worker:
         )
         return {"state": receipt.state}
 
-    async def recover(self, pause, run, call=CALLS[0]):
-        self.turn = await self.ledger.capability.recover(
-            pl.RecoverCommand(pause_id=UUID(pause), axes=axes_of(run, call))
-        )
+    async def recover(self, pause, run, call=CALLS[0], forced=False):
+        by = self.ledger.operator(self.by) if forced else self.ledger.capability
+        reason = "forced" if forced else None
+        self.turn = await by.recover(pl.RecoverCommand(pause_id=UUID(pause), axes=axes_of(run, call), reason=reason))
         return won(self.turn)
 
     async def go_on(self, end="finish", hold=False):
