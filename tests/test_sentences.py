@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
-
 from pauseledger.domain.axes import Scope
 from pauseledger.domain.content import TEXT_TYPE, Content
 from pauseledger.domain.facts import (
@@ -89,8 +88,10 @@ CLAIM = Claim(fence=1, holder="0123456789abcdef", lease_seconds=60)
 STORY = [
     (
         paused(agent=Agent(name="dice"), asked_by=actor("bot", "service", "authenticated")),
-        'run "r1" of agent "dice" in session "s1" of tenant "acme" stopped at call "call_1" ("get_name") and asked ask_user '
-        'by service "bot" (authenticated); it may be answered until 2026-11-30 10:00:00 UTC.',
+        (
+            'run "r1" of agent "dice" in session "s1" of tenant "acme" stopped at call "call_1" ("get_name") and asked '
+            'ask_user by service "bot" (authenticated); it may be answered until 2026-11-30 10:00:00 UTC.'
+        ),
     ),
     (paused(occurrence=2, scope=None), "asked ask_user again (occurrence 2); it"),
     (paused(opens_at=AT.replace(minute=30)), "answered from 2026-11-30 09:30:00 UTC until"),
