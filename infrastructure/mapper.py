@@ -235,9 +235,12 @@ _CONTENT_KEYS: Final = {"segment", "stored", "digest", "comp"}
 
 
 def _named_segments(value: Any) -> list[tuple[int, int]]:
-    """Find every content a header names: its segment's number and stored length."""
+    """Find every content a header names: its segment's number and stored length.
+
+    Its number is one: a map of the host's own words holds text alone, so that no words of theirs can name a segment.
+    """
     if isinstance(value, dict):
-        if value.keys() >= _CONTENT_KEYS:
+        if value.keys() >= _CONTENT_KEYS and type(value["segment"]) is int:
             return [(_length(value["segment"]), _length(value["stored"]))]
         return [found for part in value.values() for found in _named_segments(part)]
     return [found for part in value for found in _named_segments(part)] if isinstance(value, list) else []

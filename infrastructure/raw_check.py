@@ -168,7 +168,8 @@ def _of_row(ledger: UUID, row: RawRow, before: bytes) -> Iterator[str]:
 
 def _contents(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict):
-        if {"segment", "stored", "digest", "comp"} <= value.keys():
+        # A label may have any of these names; its value is text.
+        if {"segment", "stored", "digest", "comp"} <= value.keys() and isinstance(value["segment"], int):
             return [value]
         return [found for part in value.values() for found in _contents(part)]
     return [found for part in value for found in _contents(part)] if isinstance(value, list) else []
