@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from .envelope import Opened
 from .errors import CallMismatch, InteractionConfigurationError, Refusal, RunMismatch, ScopeMismatch, SessionMismatch
@@ -37,6 +37,21 @@ class Axes(BaseModel):
     session_id: Part | None
     run_id: Part | None
     call_id: Part | None
+
+
+def as_stated(scope: Any, session_id: Any, run_id: Any, call_id: Any) -> Axes:
+    """Put axes together as a caller states them.
+
+    Raises:
+        InteractionConfigurationError: one is not of the kind it should be, and is named.
+    """
+    try:
+        return Axes(scope=scope, session_id=session_id, run_id=run_id, call_id=call_id)
+    except ValidationError as error:
+        parameter = error.errors(include_input=False)[0]["loc"][0]
+    raise InteractionConfigurationError(
+        f"{parameter} must be stated as {'a Scope' if parameter == 'scope' else 'text'}; pass what was paused with"
+    )
 
 
 def _scope(opened: Opened, stated: Axes) -> bool:
@@ -118,12 +133,21 @@ def _require(parameter: str, value: str | None) -> None:
     _bounded(parameter, value)
 
 
-def _bounded(parameter: str, value: str) -> None:
+def require_text(parameter: str, value: str) -> bytes:
+    """Encode what a host passes as text.
+
+    Raises:
+        InteractionConfigurationError: it is not text, and is named.
+    """
     try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise InteractionConfigurationError(
-            f"{parameter} holds a lone surrogate, which is not text; pass valid Unicode"
-        ) from None
+        return value.encode()
+    except (AttributeError, UnicodeEncodeError):
+        pass
+    # Raised out here, so that no traceback drags along an error that holds the text.
+    raise InteractionConfigurationError(f"{parameter} is not text, or holds a lone surrogate; pass valid Unicode")
+
+
+def _bounded(parameter: str, value: str) -> None:
+    size = len(require_text(parameter, value))
     if size > AXIS_BYTES:
         raise InteractionConfigurationError(f"{parameter} has {size} bytes; pass an id of at most {AXIS_BYTES}")

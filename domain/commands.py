@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any, Final, Literal, final
 from uuid import UUID
 
-from .axes import Axes, Scope
+from .axes import Axes, Scope, as_stated, require_text
 from .closing import ReissueReason, WithdrawReason
 from .envelope import Envelope
+from .errors import InteractionConfigurationError
 from .facts import Agent
 from .pause import State
 from .settlement import End
@@ -48,6 +49,12 @@ class Actor:
     method: str | None = None
     authenticated_at: datetime | None = None
     on_behalf_of: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Take nobody for an actor."""
+        for parameter, named in (("an actor's id", self.id), ("an actor's on_behalf_of", self.on_behalf_of)):
+            if named is not None and not require_text(parameter, named).strip():
+                raise InteractionConfigurationError(f"{parameter} is empty; name somebody, or pass no actor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +124,15 @@ class AnswerCommand:
     submitted_by: Actor | None = None
     attempt_key: str | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        """Take no key that cannot be compared."""
+        if self.attempt_key is not None:
+            require_text("attempt_key", self.attempt_key)
+
     @property
     def axes(self) -> Axes:
         """The axes stated."""
-        return Axes(scope=self.scope, session_id=self.session_id, run_id=self.run_id, call_id=self.call_id)
+        return as_stated(self.scope, self.session_id, self.run_id, self.call_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,11 @@ class WithdrawCommand(_PauseNamed):
 
     reason: WithdrawReason = "host"
     note: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Take no note that cannot be kept."""
+        if self.note is not None:
+            require_text("note", self.note)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Never, Self
 from uuid import UUID
 
-from .axes import Axes, Scope, require_stated
+from .axes import Scope, as_stated, require_stated
 from .commands import Actor, Dispatch, PauseReceipt, ResumeCommand, ResumeOutcome
 from .envelope import Envelope
 from .errors import InteractionConfigurationError
@@ -56,8 +56,7 @@ async def prepare(
         RoundOpen: the answer is kept, and other calls of the round still wait.
         StoreUnavailable: the store could not speak; `outcome` says what is known.
     """
-    axes = Axes(scope=scope, session_id=session_id, run_id=run_id, call_id=call_id)
-    require_stated(axes)
+    require_stated(as_stated(scope, session_id, run_id, call_id))
     outcome = await capability.resume(
         ResumeCommand(
             envelope=envelope,
