@@ -1,0 +1,103 @@
+"""The first step that objects names the refusal, however many things are wrong."""
+
+from contextlib import AsyncExitStack
+from itertools import combinations
+
+import pytest
+from pauseledger import (
+    AlreadyAnswered,
+    CallMismatch,
+    Interaction,
+    InteractionUnregistered,
+    ReissueCommand,
+    RequestMismatch,
+    ResponseInvalid,
+    RunMismatch,
+    ScopeMismatch,
+    SessionMismatch,
+    TokenExpired,
+    TokenSuperseded,
+    TurnMismatch,
+)
+from pauseledger.infrastructure.stories import SCOPE, Stage, ask, asked, axes, refusal, turn
+
+AXES = {
+    "scope": ("scope", SCOPE.model_copy(update={"tenant_id": "evil"}), ScopeMismatch),
+    "session_id": ("session_id", "session-2", SessionMismatch),
+    "run_id": ("run_id", "run-2", RunMismatch),
+    "call_id": ("call_id", "call_2", CallMismatch),
+}
+COMBINATIONS = [wrong for size in range(1, 5) for wrong in combinations(AXES, size)]
+
+
+@pytest.mark.parametrize("wrong", COMBINATIONS, ids="+".join)
+async def test_of_the_axes_the_first_in_order_names_it(stage, ledger, question, wrong):
+    stated = axes(**{field: AXES[field][1] for field in wrong})
+    for attempt in (question.redeem(axes=stated), question.answer(axes=stated)):
+        await refusal(stage, attempt, AXES[wrong[0]][2])
+    assert (await question.redeem()).fence == 1
+
+
+@pytest.mark.parametrize("wrong", COMBINATIONS, ids="+".join)
+async def test_axes_of_another_pause_never_reach_it(stage, ledger, question, wrong):
+    values = {field: AXES[field][1] for field in wrong}
+
+    other = await asked(ledger, ask(turn=turn("call_1", "call_2", said="Another."), axes=axes(**values)))
+    await refusal(stage, question.redeem(axes=other.axes), AXES[wrong[0]][2])
+    await refusal(stage, other.redeem(axes=question.axes), AXES[wrong[0]][2])
+    assert (await other.redeem()).outcome.pause_id == other.pause_id
+    assert (await question.redeem()).outcome.pause_id == question.pause_id
+
+
+def pick():
+    return Interaction(name="pick", request_schema={}, response_schema={"type": "integer"}, as_text=str)
+
+
+def garble_request(segments):
+    return bytes([segments[0] ^ 1]) + segments[1:]
+
+
+def garble_turn(segments):
+    return segments[:-1] + bytes([segments[-1] ^ 1])
+
+
+#: What can go wrong at each step, in the order of the steps: step, name, what refuses.
+WRONG = [
+    (1, "expired", TokenExpired),
+    (2, "scope", ScopeMismatch),
+    (2, "call", CallMismatch),
+    (3, "request", RequestMismatch),
+    (4, "unregistered", InteractionUnregistered),
+    (4, "invalid", ResponseInvalid),
+    (5, "turn", TurnMismatch),
+    (6, "superseded", TokenSuperseded),
+    (6, "answered", AlreadyAnswered),
+]
+PAIRS = [(first, second) for first, second in combinations(WRONG, 2)]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a[1]} before {b[1]}" for a, b in PAIRS])
+async def test_of_two_things_wrong_the_earlier_step_names_it(tmp_path, first, second):
+    stage = Stage("memory:", tmp_path / "keys")
+    wrong = {first[1], second[1]}
+    async with AsyncExitStack() as opened:
+        ledger = await opened.enter_async_context(stage.ledger(interactions=[pick()]))
+        question = await asked(ledger, interaction="pick", request={"n": 1}, closes_in=60)
+        if "answered" in wrong:
+            await question.answer(1)
+        if "superseded" in wrong:
+            await ledger.capability.reissue(ReissueCommand(question.pause_id, axes=question.axes, ends_earlier=True))
+        row = stage.rows()[0]
+        if "request" in wrong:
+            stage.alter(row, garble_request)
+        if "turn" in wrong:
+            stage.alter(stage.rows()[0], garble_turn)
+        known = [] if "unregistered" in wrong else [pick()]
+        other = await opened.enter_async_context(stage.ledger(interactions=known))
+        if "expired" in wrong:
+            other.wait(seconds=61)
+        stated = axes(
+            "call_2" if "call" in wrong else "call_1", **({"scope": AXES["scope"][1]} if "scope" in wrong else {})
+        )
+        response = "no number" if "invalid" in wrong else 2
+        await refusal(stage, question.at(other).redeem(response, axes=stated), first[2])
