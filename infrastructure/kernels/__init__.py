@@ -1,0 +1,67 @@
+"""What the kernels have in common: which calls wait for a person, and what a run hands back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from ...domain.axes import Axes
+from ...domain.commands import DEFAULT_WINDOW, LapseAnswer, PauseCommand, PauseReceipt, Routing
+from ...domain.interactions import APPROVAL
+from ...domain.turn import CheckpointReference, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How a tool's calls wait for a person.
+
+    An approval asks about the call. Every other interaction takes the call's arguments as its request: the model
+    writes the question.
+
+    Attributes:
+        interaction: The registered interaction's name.
+        closes_in: Whole seconds from the stop until it may not be answered any more.
+        on_lapse: The answer that stands when nobody gave one.
+        routing: Whom it is for.
+    """
+
+    interaction: str = APPROVAL
+    closes_in: int = DEFAULT_WINDOW
+    on_lapse: LapseAnswer | None = None
+    routing: Routing = field(default_factory=Routing)
+
+    def request(self, tool: str, arguments: Any) -> Any:
+        """Tell what is asked about a call."""
+        return {"tool": tool, "arguments": arguments} if self.interaction == APPROVAL else arguments
+
+    def command(
+        self, request: Any, *, turn: Turn | CheckpointReference, axes: Axes, supersedes: UUID | None = None
+    ) -> PauseCommand:
+        """Make the command that pauses one call."""
+        return PauseCommand(
+            self.interaction,
+            request,
+            turn,
+            axes,
+            closes_in=self.closes_in,
+            on_lapse=self.on_lapse,
+            routing=self.routing,
+            supersedes=supersedes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended, and the last item of its streams.
+
+    Attributes:
+        messages: The whole conversation, in the kernel's own terms.
+        paused: Receipts of the calls it stopped at; empty where it came to its end.
+        asked: What was asked with each receipt, in the same order; its `axes` are stated again when redeeming.
+        state: The framework's own state, where it has one.
+    """
+
+    messages: Sequence[Any] = field(repr=False)
+    paused: tuple[PauseReceipt, ...] = ()
+    asked: tuple[PauseCommand, ...] = ()
+    state: Mapping[str, Any] = field(default_factory=dict, repr=False)

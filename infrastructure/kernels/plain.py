@@ -1,0 +1,101 @@
+"""A loop over any chat function: the smallest kernel, and the example of how one is written."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from ...domain.axes import Axes, Scope
+from ...domain.commands import Dispatch, PauseCommand
+from ...domain.turn import Turn
+from . import Ended, Gate
+
+#: Takes the messages, gives the assistant's next one; both as OpenAI's chat completions spell them.
+Chat = Callable[[list[Any]], Awaitable[dict[str, Any]]]
+#: Takes a call's arguments and the idempotency key of its side effect, gives the result.
+Tool = Callable[[dict[str, Any], str], Awaitable[str]]
+
+
+class PlainKernel:
+    """Calls the model and the tools in turn, until the model calls no tool, or one that waits for a person."""
+
+    dispatches = True
+
+    def __init__(
+        self, capability: Any, chat: Chat, *, scope: Scope, tools: Mapping[str, Tool], gates: Mapping[str, Gate]
+    ) -> None:
+        self._capability, self._chat, self._scope, self._tools, self._gates = capability, chat, scope, tools, gates
+
+    async def run(self, prompt: str, **given: Any) -> Ended:
+        """Run to the end, or to a stop. Takes what `stream_typed` takes."""
+        return [item async for item in self.stream_typed(prompt, **given)][-1]  # type: ignore[return-value]
+
+    async def stream(self, prompt: str, **given: Any) -> AsyncIterator[str | Ended]:
+        """Give the texts of the assistant as they come, and how it ended. Takes what `stream_typed` takes."""
+        async for item in self.stream_typed(prompt, **given):
+            if isinstance(item, Ended):
+                yield item
+            elif item["role"] == "assistant" and item.get("content"):
+                yield item["content"]
+
+    async def stream_typed(
+        self,
+        prompt: str,
+        *,
+        run_id: str,
+        session_id: str,
+        history: Sequence[Any] = (),
+        dispatch: Sequence[Dispatch] = (),
+        fence: int = 0,  # noqa: ARG002 - a delegate that dispatches is told; tools here are kept apart by their key
+        idempotency_key: str | None = None,
+        supersedes: UUID | None = None,
+    ) -> AsyncIterator[Any]:
+        """Give each message as it comes, and how it ended.
+
+        `dispatch` are the calls that a person let through: they run first, under keys of their own. `supersedes` is
+        the pause that a new stop takes the place of.
+        """
+        messages = list(history)
+        for let_through in dispatch:
+            ran = await self._tools[let_through.tool](let_through.arguments, let_through.idempotency_key)
+            yield _noted(messages, _result(let_through.interrupt_id, ran))
+        if prompt:
+            messages.append({"role": "user", "content": prompt})
+        while True:
+            reply = _noted(messages, await self._chat(list(messages)))
+            yield reply
+            calls = [(call["id"], call["function"]["name"], call["function"]) for call in reply.get("tool_calls") or ()]
+            axes = Axes(scope=self._scope, session_id=session_id, run_id=run_id)
+            asked = self._asked(calls, messages, axes, supersedes)
+            if asked or not calls:
+                paused = await self._capability.pause_round(asked) if asked else ()
+                yield Ended(messages, paused, asked)
+                return
+            for call_id, tool, function in calls:
+                key = f"{idempotency_key or run_id}/{call_id}"
+                ran = await self._tools[tool](json.loads(function["arguments"]), key)
+                yield _noted(messages, _result(call_id, ran))
+
+    def _asked(
+        self, calls: Sequence[Any], messages: list[Any], axes: Axes, supersedes: UUID | None
+    ) -> tuple[PauseCommand, ...]:
+        turn = Turn("openai-chat", messages)
+        return tuple(
+            gate.command(
+                gate.request(tool, json.loads(function["arguments"])),
+                turn=turn,
+                axes=axes.model_copy(update={"call_id": call_id}),
+                supersedes=supersedes,
+            )
+            for call_id, tool, function in calls
+            if (gate := self._gates.get(tool)) is not None
+        )
+
+
+def _result(call_id: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def _noted(messages: list[Any], message: dict[str, Any]) -> dict[str, Any]:
+    messages.append(message)
+    return message
