@@ -155,7 +155,7 @@ class Pausing:
             raise InteractionConfigurationError(
                 f"no interaction named {command.interaction!r} is registered; register it before pausing"
             )
-        request, lapse = await self.services.off_loop(_judge_contents, registered, command)
+        request, lapse = await self.services.off_loop(_judge_contents, self.services, registered, command)
         return Gated(command, call, registered, request, lapse)
 
     # Finding it again
@@ -423,7 +423,7 @@ def _text_of(turn: Turn) -> tuple[bytes, Any]:
     return strict_json.write_and_parse(list(turn.messages), limit=TURN_BYTES)
 
 
-def _judge_contents(registered: Registered, command: PauseCommand) -> tuple[bytes, bytes | None]:
+def _judge_contents(services: Services, registered: Registered, command: PauseCommand) -> tuple[bytes, bytes | None]:
     try:
         given = strict_json.write_and_parse(plain(command.request), limit=VALUE_BYTES)[1]
         request = registered.ask(given)
@@ -432,22 +432,22 @@ def _judge_contents(registered: Registered, command: PauseCommand) -> tuple[byte
         name = "request_too_large" if unfit.name == "too_large" else unfit.name
         raise PauseRejected(name, f"in the request: {unfit}") from None
     except Objection as objection:
-        raise PauseRejected(
-            "request_invalid", f"the request does not fit its interaction: {objection}"
-        ) from objection.cause
-    return text, None if command.on_lapse is None else _judge_lapse(registered, request, command.on_lapse)
+        services.rule_failed(objection)
+        raise PauseRejected("request_invalid", f"the request does not fit its interaction: {objection}") from None
+    return text, None if command.on_lapse is None else _judge_lapse(services, registered, request, command.on_lapse)
 
 
-def _judge_lapse(registered: Registered, request: Any, on_lapse: LapseAnswer) -> bytes:
+def _judge_lapse(services: Services, registered: Registered, request: Any, on_lapse: LapseAnswer) -> bytes:
     try:
         given = strict_json.write_and_parse(plain(on_lapse.response), limit=VALUE_BYTES)[1]
         return strict_json.canonical(registered.judge(request, given).response, limit=VALUE_BYTES)
     except strict_json.Unfit as unfit:
         raise PauseRejected(unfit.name, f"in the lapse answer: {unfit}") from None
     except Objection as objection:
+        services.rule_failed(objection)
         raise PauseRejected(
             "lapse_answer_invalid", f"the lapse answer does not fit its interaction: {objection}"
-        ) from objection.cause
+        ) from None
 
 
 def plain(value: Any) -> Any:

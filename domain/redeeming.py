@@ -291,10 +291,7 @@ async def validate_answer(
     except strict_json.Unfit as unfit:
         raise ResponseInvalid(pause.id, rule=unfit.name) from None
     except Objection as objection:
-        if objection.cause is not None:
-            services.journal.note(
-                "rule_failed", pause=pause.id, rule=objection.rule, error=type(objection.cause).__name__
-            )
+        services.rule_failed(objection, pause.id)
         raise ResponseInvalid(pause.id, rule=objection.rule, at_pointer=objection.pointer) from None
     by = services.record_of(command.answered_by)
     approval = verdict.decision != "answer" and isinstance(request, dict)

@@ -10,7 +10,7 @@ from .content import TEXT_TYPE, Content
 from .errors import TokenForged
 from .facts import ActorRecord
 from .ids import Identity
-from .interactions import Interactions
+from .interactions import Interactions, Objection
 from .pause import Pause
 from .ports import Checkpoints, Journal, OffLoop, Pauses, Seal
 from .stamp import Stamp
@@ -66,6 +66,12 @@ class Services:
             fence=pause.fence or None,
             **more,
         )
+
+    def rule_failed(self, objection: Objection, pause_id: UUID | None = None) -> None:
+        """Log what a host's own function raised, by its type alone: its message may quote the request or the answer."""
+        if objection.cause is not None:
+            error = type(objection.cause).__name__
+            self.journal.note("rule_failed", pause=pause_id, rule=objection.rule, error=error)
 
     def forged(self) -> None:
         """Log a forged token. It names no pause, and nothing is written for it."""
