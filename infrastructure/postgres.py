@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
@@ -35,6 +36,10 @@ from .store import (
 
 _Row = tuple[Any, ...]
 _LAST = (1 << 63) - 1
+
+#: What ended one connection has often ended all. So many seconds later the others' goodbyes have arrived, and the pool
+#: hands none of them out.
+_GOODBYES = 0.05
 
 #: What the server says by its state code, https://www.postgresql.org/docs/current/errcodes-appendix.html. All of
 #: these roll the statement back before they are told.
@@ -107,7 +112,20 @@ GRANT SELECT, INSERT, UPDATE ON {lease} TO {role};
 
 
 class _ConnectionLost(StoreUnavailable):
-    """The connection broke while it was used. Reads try once more on another one."""
+    """The connection broke while it was used. Reads try once more on another one; no caller sees this class."""
+
+    def __init__(self, says: str, *, outcome: Literal["not_started", "unknown"]) -> None:
+        super().__init__(says, outcome=outcome)
+        self.says = says
+
+
+@contextmanager
+def _once() -> Iterator[None]:
+    """Tell a lost connection by the name that callers know, where nothing is tried again."""
+    try:
+        yield
+    except _ConnectionLost as lost:
+        raise StoreUnavailable(lost.says, outcome=lost.outcome) from None
 
 
 class PostgresRecorder(LedgerRecorder):
@@ -160,7 +178,8 @@ class PostgresRecorder(LedgerRecorder):
             [row.topic for row in rows],
             [row.state for row in rows],
         )
-        found = self._execute(_INSERT, columns, rows=rows)
+        with _once():
+            found = self._execute(_INSERT, columns, rows=rows)
         positions = {(str(stream), version): position for stream, version, position in found}
         return [positions[place(row)] for row in rows]
 
@@ -247,7 +266,8 @@ class PostgresRecorder(LedgerRecorder):
             InteractionConfigurationError: the role is not the tables' owner.
         """
         statement = "UPDATE {ledger} SET epoch = (epoch + %b::integer) %% %b::integer RETURNING epoch"
-        [(epoch,)] = self._execute(statement, (1 + randbelow(EPOCHS - 1), EPOCHS))
+        with _once():
+            [(epoch,)] = self._execute(statement, (1 + randbelow(EPOCHS - 1), EPOCHS))
         return int(epoch)
 
     def migrate(self, runtime_role: str | None = None) -> list[str]:
@@ -258,7 +278,7 @@ class PostgresRecorder(LedgerRecorder):
         Raises:
             InteractionConfigurationError: the role given does not exist, or the one connected may not make tables.
         """
-        with self._direct() as connection, self._told(connection), connection.transaction():
+        with _once(), self._direct() as connection, self._told(connection), connection.transaction():
             # Of several that migrate at once the others wait, as long as it takes, and then find the work done.
             connection.execute("SET LOCAL statement_timeout = 0")
             connection.execute(
@@ -315,6 +335,7 @@ class PostgresRecorder(LedgerRecorder):
     ) -> list[_Row]:
         with suppress(_ConnectionLost):
             return self._execute(statement, values)
+        time.sleep(_GOODBYES)
         try:
             return self._execute(statement, values)
         except _ConnectionLost:
