@@ -210,6 +210,25 @@ class Worker:
             await self.go_on()
             await self.say(run=run, call=call, went_on=True)
 
+    async def live_on(self, runs):
+        """Pause, redeem and go on, run after run, and tell each step, whatever becomes of it."""
+        for run in runs:
+            said = await self._step("pause", run=run)
+            await self.say(step="pause", run=run, **said)
+            if "tokens" in said:
+                token, pause = said["tokens"][0], said["pauses"][0]
+                said = await self._step("redeem", token=token, run=run, response=answer("Anne"))
+                await self.say(**{"step": "redeem", "run": run, **said, "pause": pause})
+                if said.get("won"):
+                    await self.go_on()
+        return {}
+
+    async def _step(self, name, **task):
+        try:
+            return await getattr(self, name)(**task)
+        except pl.LedgerError as error:
+            return told(error)
+
 
 async def work(connection, config):
     # A result may be long, and a line is one result.
