@@ -205,6 +205,9 @@ async def test_numbers_come_back_as_they_were(stage, ledger):
     assert [repr(number) for number in response] == [repr(number) for number in numbers]
 
 
+SECRET = "DE02-secret"
+
+
 class Leaky(Exception):
     pass
 
@@ -217,8 +220,8 @@ async def test_what_a_hosts_own_rule_raises_when_pausing_tells_nothing_of_the_re
     broken = Interaction(name="broken", request_schema={}, response_schema={}, as_text=str, prepare_request=leak)
     async with stage.ledger(interactions=[broken]) as ledger:
         with caplog.at_level("INFO"), pytest.raises(PauseRejected, match="request_invalid") as caught:
-            await asked(ledger, interaction="broken", request={"iban": "DE02-secret"})
-    assert "DE02-secret" not in "".join(traceback.format_exception(caught.value)) + caplog.text
+            await asked(ledger, interaction="broken", request={"iban": SECRET})
+    assert SECRET not in "".join(traceback.format_exception(caught.value)) + caplog.text
     assert "Leaky" in caplog.text
 
 
