@@ -15,6 +15,7 @@ takes a `ResumedTurn`, and only `prepare` and `recover` make one.
 import asyncio
 import contextlib
 import inspect
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Never, Self
 from uuid import UUID
@@ -81,6 +82,7 @@ class _Claim:
         self.pause_id = outcome.pause_id
         self.lead_id = UUID(outcome.idempotency_key)
         self.fence = outcome.fence
+        self.since = time.monotonic()
         self.entered = False
         self.settled = False
 
@@ -373,9 +375,12 @@ def _cause(broke: BaseException) -> str:
 
 
 async def _renew(claim: _Claim) -> None:
-    """Renew until cancelled, or until a newer claim has taken over."""
+    """Renew until cancelled, or until a newer claim has taken over; at once where the turn was entered late."""
+    every = claim.capability.lease_seconds / RENEWALS
+    due = claim.since + every
     while True:
-        await asyncio.sleep(claim.capability.lease_seconds / RENEWALS)
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        due = time.monotonic() + every
         if not await claim.renew():
             return
 
