@@ -1,17 +1,18 @@
 """LangChain's messages as `messages_to_dict` writes them: one ToolMessage a call, directly after the AIMessage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...domain.errors import InteractionConfigurationError, PauseRejected
+from ...domain.errors import InteractionConfigurationError
 from ...domain.turn import Entry, ReservedCall, Result
+from .codec import Answer, Codec, broken, named
 
 #: An AIMessage, and one put together from a stream.
 ASSISTANT = ("ai", "AIMessageChunk")
 
 
-class LangChain:
+class LangChain(Codec):
     """The list that langchain-core's `messages_to_dict` gives and `messages_from_dict` takes.
 
     A call may stand in a message several times (`tool_calls`, content blocks, a map of signatures); what counts is
@@ -24,40 +25,18 @@ class LangChain:
 
     format = "langchain"
 
-    def reserved(self, entries: Sequence[Entry]) -> tuple[ReservedCall, ...]:
-        """List the calls of the last AIMessage, the parsed ones before the invalid ones.
+    def _round(self, entries: Sequence[Entry]) -> tuple[ReservedCall, ...]:
+        if not all(map(_is_message, entries)):
+            raise broken("every message has to be an object with a type and its data")
+        last = max((at for at, entry in enumerate(entries) if entry["type"] in ASSISTANT), default=None)
+        if last is None:
+            raise broken("the turn holds no AIMessage")
+        calls = _calls(entries[last]["data"])
+        done = _done({call.id for call in calls}, entries[last + 1 :])
+        return tuple(replace(call, done=call.id in done) for call in calls)
 
-        Raises:
-            PauseRejected: `turn_broken` where the turn has not the format's shape, or leaves no call open.
-        """
-        calls = _round(entries)
-        if all(call.done for call in calls):
-            raise _broken("every call of the last AIMessage has its result already")
-        return calls
-
-    def fold(self, entries: Sequence[Entry], results: Mapping[int, Result]) -> tuple[Entry, ...]:
-        """Append one ToolMessage a result, in the order of the calls.
-
-        Raises:
-            PauseRejected: `turn_broken` where the turn has not the format's shape.
-            InteractionConfigurationError: a result is neither text nor a list of texts and objects, or its call is
-                not open.
-        """
-        waiting = [call for call in _round(entries) if not call.done]
-        if not results.keys() <= {call.index for call in waiting}:
-            raise InteractionConfigurationError("a result was given for a call that is not open in this turn")
-        return (*entries, *(_result(call, results[call.index]) for call in waiting if call.index in results))
-
-
-def _round(entries: Sequence[Entry]) -> tuple[ReservedCall, ...]:
-    if not all(map(_is_message, entries)):
-        raise _broken("every message has to be an object with a type and its data")
-    last = max((at for at, entry in enumerate(entries) if entry["type"] in ASSISTANT), default=None)
-    if last is None:
-        raise _broken("the turn holds no AIMessage")
-    calls = _calls(entries[last]["data"])
-    done = _done({call.id for call in calls}, entries[last + 1 :])
-    return tuple(replace(call, done=call.id in done) for call in calls)
+    def _folded(self, entries: tuple[Entry, ...], said: Sequence[Answer]) -> tuple[Entry, ...]:
+        return (*entries, *(_result(call, content) for call, content in said))
 
 
 def _is_message(entry: Entry) -> bool:
@@ -67,19 +46,19 @@ def _is_message(entry: Entry) -> bool:
 def _calls(data: dict[str, Any]) -> list[ReservedCall]:
     parsed, invalid = data.get("tool_calls") or [], data.get("invalid_tool_calls") or []
     if not isinstance(parsed, list) or not isinstance(invalid, list):
-        raise _broken("the calls of the last AIMessage have to be lists")
+        raise broken("the calls of the last AIMessage have to be lists")
     if not parsed and not invalid:
-        raise _broken("the last AIMessage lists no calls")
+        raise broken("the last AIMessage lists no calls")
     return [_call(index, call) for index, call in enumerate([*parsed, *invalid])]
 
 
 def _call(index: int, call: Any) -> ReservedCall:
     # LangChain allows a call without an id, but a ToolMessage could not say that it answers it.
-    if not isinstance(call, dict) or not isinstance(call.get("id"), str) or not call["id"]:
-        raise _broken("every call has to be an object with an id")
+    if not isinstance(call, dict) or not named(call.get("id")):
+        raise broken("every call has to be an object with an id")
     name = call.get("name")
     if name is not None and not isinstance(name, str):
-        raise _broken("a tool's name has to be text")
+        raise broken("a tool's name has to be text")
     return ReservedCall(index, call["id"], name)
 
 
@@ -88,9 +67,9 @@ def _done(own: set[str | None], after: Sequence[Entry]) -> set[str | None]:
     for entry in after:
         name = entry["data"].get("tool_call_id")
         if entry["type"] != "tool" or not isinstance(name, str) or name not in own:
-            raise _broken("only results of its own calls may follow the last AIMessage")
+            raise broken("only results of its own calls may follow the last AIMessage")
         if name in done:
-            raise _broken("a call of the last AIMessage has two results")
+            raise broken("a call of the last AIMessage has two results")
         done.add(name)
     return done
 
@@ -115,7 +94,3 @@ def _result(call: ReservedCall, content: Result) -> Entry:
 
 def _is_content(content: Any) -> bool:
     return isinstance(content, list) and all(isinstance(part, str | dict) for part in content)
-
-
-def _broken(says: str) -> PauseRejected:
-    return PauseRejected("turn_broken", says)

@@ -1,18 +1,21 @@
 """OpenAI's chat completions: one `role: tool` message a call, directly after the assistant message."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...domain.errors import InteractionConfigurationError, PauseRejected
+from ...domain.errors import InteractionConfigurationError
 from ...domain.turn import Entry, ReservedCall, Result
+from .codec import Answer, Codec, broken, named
 
 #: The role of a result, and the field by which it names its call.
 NAMES = {"tool": "tool_call_id", "function": "name"}
 
 
-class OpenAIChat:
+class OpenAIChat(Codec):
     """The `messages` of a chat completion, those of compatible servers included.
+
+    A legacy `function_call` is one call without an id, answered by its name.
 
     Sources: OpenAI's reference of the chat completions (roles, custom calls, tool content of text parts only, the older
     `function_call`), and the rules that lie beside the recorded turns in the tests.
@@ -20,39 +23,18 @@ class OpenAIChat:
 
     format = "openai-chat"
 
-    def reserved(self, entries: Sequence[Entry]) -> tuple[ReservedCall, ...]:
-        """List the calls of the last assistant message; a legacy `function_call` is one call without an id.
+    def _round(self, entries: Sequence[Entry]) -> tuple[ReservedCall, ...]:
+        if not all(isinstance(entry, dict) and isinstance(entry.get("role"), str) for entry in entries):
+            raise broken("every message has to be an object with a role")
+        last = max((at for at, entry in enumerate(entries) if entry["role"] == "assistant"), default=None)
+        if last is None:
+            raise broken("the turn holds no message of the assistant")
+        calls = _calls(entries[last])
+        done = _done({_whose(call) for call in calls}, entries[last + 1 :])
+        return tuple(replace(call, done=_whose(call) in done) for call in calls)
 
-        Raises:
-            PauseRejected: `turn_broken` where the turn has not the format's shape, or leaves no call open.
-        """
-        calls = _round(entries)
-        if all(call.done for call in calls):
-            raise _broken("every call of the last assistant message has its result already")
-        return calls
-
-    def fold(self, entries: Sequence[Entry], results: Mapping[int, Result]) -> tuple[Entry, ...]:
-        """Append one message a result, in the order of the calls.
-
-        Raises:
-            PauseRejected: `turn_broken` where the turn has not the format's shape.
-            InteractionConfigurationError: a result is neither text nor a list of text parts, or its call is not open.
-        """
-        waiting = [call for call in _round(entries) if not call.done]
-        if not results.keys() <= {call.index for call in waiting}:
-            raise InteractionConfigurationError("a result was given for a call that is not open in this turn")
-        return (*entries, *(_result(call, results[call.index]) for call in waiting if call.index in results))
-
-
-def _round(entries: Sequence[Entry]) -> tuple[ReservedCall, ...]:
-    if not all(isinstance(entry, dict) and isinstance(entry.get("role"), str) for entry in entries):
-        raise _broken("every message has to be an object with a role")
-    last = max((at for at, entry in enumerate(entries) if entry["role"] == "assistant"), default=None)
-    if last is None:
-        raise _broken("the turn holds no message of the assistant")
-    calls = _calls(entries[last])
-    done = _done({_whose(call) for call in calls}, entries[last + 1 :])
-    return tuple(replace(call, done=_whose(call) in done) for call in calls)
+    def _folded(self, entries: tuple[Entry, ...], said: Sequence[Answer]) -> tuple[Entry, ...]:
+        return (*entries, *(_result(call, content) for call, content in said))
 
 
 def _calls(message: dict[str, Any]) -> list[ReservedCall]:
@@ -60,26 +42,22 @@ def _calls(message: dict[str, Any]) -> list[ReservedCall]:
     if isinstance(calls, list) and calls:
         return [ReservedCall(index, _id(call), _tool(call)) for index, call in enumerate(calls)]
     # Gateways fill the fields they do not use with empty values: a function_call without a name is none.
-    if not calls and isinstance(legacy, dict) and _named(legacy.get("name")):
+    if not calls and isinstance(legacy, dict) and named(legacy.get("name")):
         return [ReservedCall(0, None, legacy["name"])]
-    raise _broken("the last assistant message lists no calls")
+    raise broken("the last assistant message lists no calls")
 
 
 def _id(call: Any) -> str:
-    if not isinstance(call, dict) or not _named(call.get("id")):
-        raise _broken("every call has to be an object with an id")
+    if not isinstance(call, dict) or not named(call.get("id")):
+        raise broken("every call has to be an object with an id")
     return str(call["id"])
 
 
 def _tool(call: dict[str, Any]) -> str:
     for kind in (call.get("function"), call.get("custom")):
-        if isinstance(kind, dict) and _named(kind.get("name")):
+        if isinstance(kind, dict) and named(kind.get("name")):
             return str(kind["name"])
-    raise _broken("every call has to name its tool")
-
-
-def _named(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
+    raise broken("every call has to name its tool")
 
 
 def _whose(call: ReservedCall) -> tuple[str, str | None]:
@@ -92,9 +70,9 @@ def _done(own: set[tuple[str, str | None]], after: Sequence[Entry]) -> set[tuple
         name = entry.get(NAMES.get(entry["role"], ""))
         whose = (entry["role"], name if isinstance(name, str) else None)
         if whose not in own:
-            raise _broken("only results of its own calls may follow the last assistant message")
+            raise broken("only results of its own calls may follow the last assistant message")
         if whose in done:
-            raise _broken("a call of the last assistant message has two results")
+            raise broken("a call of the last assistant message has two results")
         done.add(whose)
     return done
 
@@ -111,7 +89,3 @@ def _result(call: ReservedCall, content: Result) -> Entry:
 
 def _is_text(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-
-
-def _broken(says: str) -> PauseRejected:
-    return PauseRejected("turn_broken", says)
