@@ -207,8 +207,7 @@ class Inputs:
         """
         if given is None:
             raise typer.BadParameter("give the token: by standard input (-), by PAUSELEDGER_TOKEN, or as an argument")
-        token = self._stdin("the token", 4096).decode("ascii", "replace") if given == STDIN else given
-        return token.strip()
+        return self._stdin("the token", 4096).decode("ascii", "replace") if given == STDIN else given
 
     def value(self, what: str, path: str) -> Any:
         """Read a request or an answer as JSON.

@@ -99,6 +99,12 @@ class TestPause:
         shown = pl("show", paused["pause_id"], "--json").json
         assert shown["facts"][0]["call_id"] == "@0"
 
+    def test_takes_the_call_that_has_no_result_yet(self, pl):
+        turn = json.loads(TWO_CALLS.read_text())
+        turn["messages"].append({"role": "tool", "tool_call_id": CALLS[0], "content": "4"})
+        paused = pl.pause(turn=pl.file("turn.json", turn), call=()).json
+        assert pl("show", paused["pause_id"], "--json").json["facts"][0]["call_id"] == CALLS[1]
+
     def test_asks_which_call_where_there_are_several(self, pl):
         ran = pl.pause(call=())
         assert ran.code == 2
@@ -142,13 +148,16 @@ class TestPause:
         turn = Inputs().turn(str(pl.file("t.json", {"x": None, name: [1, [2]], "format": "f"})), None)
         assert (turn.format, turn.messages) == ("f", b"[1, [2]]")
 
-    @pytest.mark.parametrize("shape", [{}, {"messages": {}}, {"messages": [], "items": []}])
+    @pytest.mark.parametrize("shape", [{}, {"messages": {}}, {"items": []}])
     def test_takes_no_other_object(self, pl, shape):
-        ran = pl.pause("--format", "openai-chat", turn=pl.file("t.json", shape))
+        both = {**json.loads(TWO_CALLS.read_text()), **shape}
+        if "items" not in shape:
+            del both["messages"]
+        ran = pl.pause("--format", "openai-chat", turn=pl.file("t.json", {**both, **shape}))
         assert (ran.code, ran.json["outcome"], ran.json["name"]) == (2, "rejected", "turn_broken")
 
     def test_the_format_is_stated_once(self, pl):
-        assert pl.pause("--format", "langchain").code == 2
+        assert pl.pause("--format", "langchain").json["outcome"] == "usage"
         assert pl.pause("--format", "openai-chat").code == 0
         bare = pl.file("bare.json", json.loads(TWO_CALLS.read_text())["messages"])
         ran = pl.pause(turn=bare)
@@ -330,7 +339,8 @@ class TestAnswerNowContinueLater:
         wanted = {"outcome": "answered", "pause_id": paused["pause_id"], "state": "answered"}
         assert wanted.items() <= kept.json.items()
         assert isinstance(kept.json["position"], int)
-        assert pl(*where, pl.file("a.json", OTHER_ANSWER)).json["reason"] == "already_answered"
+        late = pl(*where, pl.file("a.json", OTHER_ANSWER)).json
+        assert (late["reason"], late["answered_by"]) == ("already_answered", "maria")
         ran = pl("redeem", paused["token"], "--stored", *AXES, *CALL, "--json")
         assert (ran.code, ran.json["response"]) == (0, ANSWER)
 
@@ -353,6 +363,13 @@ class TestAfterwards:
         assert ran.code == 0
         assert {"outcome": "settled", "pause_id": paused["pause_id"], "state": "continued"}.items() <= ran.json.items()
 
+    def test_a_turn_that_paused_again_names_where(self, pl):
+        paused, following = pl.pause().json, uuid4()
+        pl.redeem(paused["token"])
+        ended = ("--fence", 1, "--end", "paused_again", "--next", following)
+        assert pl("settle", paused["pause_id"], *AXES, *CALL, *ended).code == 0
+        assert f"paused again in {following}" in pl("show", paused["pause_id"]).out
+
     def test_a_stalled_turn_is_recovered_in_the_shape_of_a_redemption(self, pl):
         paused = pl.pause().json
         redeemed = pl.redeem(paused["token"], "--json").json
@@ -361,6 +378,7 @@ class TestAfterwards:
         assert held.code == 3
         assert {"outcome": "not_recoverable", "reason": "lease_held", "fence": 1}.items() <= held.json.items()
         pl("settle", *where, "--fence", 1, "--end", "stalled", "--error-type", "TimeoutError")
+        assert 'failed with "TimeoutError"' in pl("show", paused["pause_id"]).out
         recovered = pl("recover", *where)
         assert recovered.code == 0
         assert list(recovered.json) == list(redeemed)
@@ -371,7 +389,9 @@ class TestAfterwards:
         paused = pl.pause().json
         pl.redeem(paused["token"])
         assert pl("recover", paused["pause_id"], *AXES, *CALL, "--force", "--json").code == 2
-        assert pl("recover", paused["pause_id"], *AXES, "--operator", "olga", "--json").code == 2
+        for stated in (AXES[:2], CALL):
+            ran = pl("recover", paused["pause_id"], *stated, "--operator", "olga", "--json")
+            assert (ran.code, ran.json["outcome"]) == (2, "usage")
         ran = pl("recover", paused["pause_id"], "--operator", "olga", "--force", "--json")
         assert (ran.code, ran.json["fence"]) == (0, 2)
         assert '"olga"' in pl("show", paused["pause_id"]).out
@@ -465,10 +485,16 @@ class TestShow:
 
     def test_user_text_cannot_move_the_terminal_or_be_taken_for_markup(self, pl):
         evil = "[red]x[/red]\x1b[2J\u202e"
-        request = pl.file("request.json", {"questions": [{**REQUEST["questions"][0], "question": evil}]})
+        request = pl.file(
+            "request.json", {"questions": [{"question": evil, "options": [{"label": f"l{evil}"}, {"label": "m"}]}]}
+        )
         asked = ("--interaction", "ask_user", "--request", request, "--turn", TWO_CALLS)
         named = ("--tenant", f"t{evil}", "--session", f"s{evil}", "--run", "r")
         paused = pl("pause", *named, *CALL, *asked, "--json").json
+        answered = {"answers": [{"question_id": "q1", "selections": [f"l{evil}"]}]}
+        redeemed = pl.redeem(paused["token"], axes=(*named, *CALL), answer=answered)
+        assert "\\u202e" in redeemed.out
+        assert not {"\x1b", "\u202e"} & set(redeemed.out)
         told = pl("show", paused["pause_id"], "--content").out
         assert "[red]x[/red]\\u001b[2J\\u202e" in told
         assert not {"\x1b", "\u202e"} & set(told)
@@ -658,6 +684,8 @@ class TestWhatGoesWrong:
             pl("redeem", f"--token={token}", *said),
             pl("answer", token, *AXES, *CALL, "--response", pl.file("bad.json", b'{"Anne-7c1f":1,"Anne-7c1f":2}')),
             pl.pause("--run-started", token),
+            pl("settle", UUID(int=1), *AXES, *CALL, "--fence", 1, "--end", token),
+            pl("settle", UUID(int=1), *AXES, *CALL, "--fence", token, "--end", "finished"),
         ]
         for ran in failures:
             assert ran.code in {2, 3}

@@ -92,14 +92,15 @@ def test_what_failed_is_one_line_and_no_traceback(pauseledger):
 
 def test_a_reader_that_walks_away_is_no_fault(pauseledger, tmp_path):
     pauseledger("migrate")
-    command = [
-        Path(sys.executable).with_name("pauseledger"),
-        "migrate",
-        "--json",
-        "--store",
-        f"sqlite:///{tmp_path / 'ledger.db'}",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [Path(sys.executable).with_name("pauseledger"), "migrate", "--json"]
+    # Buffered as usual: then the pipe breaks on the way out, where nobody could catch it any more.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(
+        [*command, "--store", f"sqlite:///{tmp_path / 'ledger.db'}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
     process.stdout.close()
     complaint = process.stderr.read()
     process.stderr.close()
