@@ -42,6 +42,7 @@ from .ids import candidate_months
 from .interactions import VALUE_BYTES, Objection, Registered
 from .pause import Pause, evolve
 from .ports import Found, Minted
+from .rehydration import NOT_DISPATCHED
 from .round import Round
 from .services import RELOADS, Services
 from .stamp import Stamp
@@ -147,7 +148,9 @@ class Pausing:
             raise PauseRejected(name, f"in the turn: {unfit}") from None
         if not isinstance(entries, list):
             raise PauseRejected("turn_broken", "the turn is not a list of entries; pass the conversation itself")
-        return self.services.transcripts.read(turn.format, text, entries)
+        read = self.services.transcripts.read(turn.format, text, entries)
+        _judge_answerable(read)
+        return read
 
     async def _gate(self, command: PauseCommand, call: ReservedCall) -> Gated:
         registered = self.services.interactions.newest(command.interaction)
@@ -414,6 +417,16 @@ def _calls_of(commands: Sequence[PauseCommand], turn: PausedTurn) -> list[Reserv
             raise PauseRejected("call_twice", "two commands of the round state the same call")
         calls.append(call)
     return calls
+
+
+def _judge_answerable(turn: PausedTurn) -> None:
+    """Prove that every open call can be given a text, for that is what each gets that nobody answers or lets through."""
+    try:
+        turn.fold({call.index: NOT_DISPATCHED for call in turn.calls if not call.done})
+    except InteractionConfigurationError as impossible:
+        raise PauseRejected(
+            "call_unanswerable", f"a call of the turn takes no text as its result: {impossible}"
+        ) from None
 
 
 def _text_of(turn: Turn) -> tuple[bytes, Any]:

@@ -54,7 +54,8 @@ class Transcript(Protocol):
         """Spell results, by call index, where and how the provider wants them, in the order of the calls.
 
         Nothing else changes: every entry given comes back as it is, save a last one that already holds results
-        and is extended after them where the format wants that. The entries given are never altered.
+        and is extended after them where the format wants that. The entries given are never altered. A result whose
+        place a provider could not tell yet is held back: its call stays open until its earlier namesakes have theirs.
         """
         ...
 
