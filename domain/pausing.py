@@ -420,7 +420,7 @@ def _calls_of(commands: Sequence[PauseCommand], turn: PausedTurn) -> list[Reserv
 
 
 def _judge_answerable(turn: PausedTurn) -> None:
-    """Prove that every open call can be given a text, for that is what each gets that nobody answers or lets through."""
+    """Prove that every open call can be given a text: that is what each gets that nobody answers or lets through."""
     try:
         turn.fold({call.index: NOT_DISPATCHED for call in turn.calls if not call.done})
     except InteractionConfigurationError as impossible:
