@@ -61,7 +61,7 @@ class LedgerSwitches:
         """Tell whether the kernel serves this surface. Raises nothing."""
         if time.monotonic() >= self._due:
             _, late = await asyncio.wait({self._one_reading()}, timeout=PATIENCE_SECONDS)
-            if late:
+            if late and time.monotonic() >= self._due:
                 self._unread(TimeoutError())
         return self._on[surface]
 
