@@ -1,7 +1,8 @@
 """A loop over any chat function: the smallest kernel, and the example of how one is written."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -28,15 +29,17 @@ class PlainKernel:
 
     async def run(self, prompt: str, **given: Any) -> Ended:
         """Run to the end, or to a stop. Takes what `stream_typed` takes."""
-        return [item async for item in self.stream_typed(prompt, **given)][-1]  # type: ignore[return-value]
+        *_, ended = [item async for item in self.stream_typed(prompt, **given)]
+        return ended  # type: ignore[no-any-return]  # the last item tells how it ended
 
-    async def stream(self, prompt: str, **given: Any) -> AsyncIterator[str | Ended]:
+    async def stream(self, prompt: str, **given: Any) -> AsyncGenerator[str | Ended, None]:
         """Give the texts of the assistant as they come, and how it ended. Takes what `stream_typed` takes."""
-        async for item in self.stream_typed(prompt, **given):
-            if isinstance(item, Ended):
-                yield item
-            elif item["role"] == "assistant" and item.get("content"):
-                yield item["content"]
+        async with aclosing(self.stream_typed(prompt, **given)) as items:
+            async for item in items:
+                if isinstance(item, Ended):
+                    yield item
+                elif item["role"] == "assistant" and item.get("content"):
+                    yield item["content"]
 
     async def stream_typed(
         self,
@@ -49,7 +52,7 @@ class PlainKernel:
         fence: int = 0,  # noqa: ARG002 - a delegate that dispatches is told; tools here are kept apart by their key
         idempotency_key: str | None = None,
         supersedes: UUID | None = None,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Give each message as it comes, and how it ended.
 
         `dispatch` are the calls that a person let through: they run first, under keys of their own. `supersedes` is
@@ -57,39 +60,51 @@ class PlainKernel:
         """
         messages = list(history)
         for let_through in dispatch:
-            ran = await self._tools[let_through.tool](let_through.arguments, let_through.idempotency_key)
+            ran = await self._ran(let_through.tool, let_through.arguments, let_through.idempotency_key)
             yield _noted(messages, _result(let_through.interrupt_id, ran))
         if prompt:
             messages.append({"role": "user", "content": prompt})
         while True:
             reply = _noted(messages, await self._chat(list(messages)))
             yield reply
-            calls = [(call["id"], call["function"]["name"], call["function"]) for call in reply.get("tool_calls") or ()]
-            axes = Axes(scope=self._scope, session_id=session_id, run_id=run_id)
+            calls = [_read(call) for call in reply.get("tool_calls") or ()]
+            axes = Axes(scope=self._scope, session_id=session_id, run_id=run_id, call_id=None)
             asked = self._asked(calls, messages, axes, supersedes)
             if asked or not calls:
                 paused = await self._capability.pause_round(asked) if asked else ()
                 yield Ended(messages, paused, asked)
                 return
-            for call_id, tool, function in calls:
+            for call_id, tool, arguments in calls:
                 key = f"{idempotency_key or run_id}/{call_id}"
-                ran = await self._tools[tool](json.loads(function["arguments"]), key)
-                yield _noted(messages, _result(call_id, ran))
+                yield _noted(messages, _result(call_id, await self._ran(tool, arguments, key)))
+
+    async def _ran(self, tool: str, arguments: Any, key: str) -> str:
+        if tool not in self._tools or not isinstance(arguments, dict):
+            return "This call was not run: there is no such tool, or its arguments are not a JSON object."
+        return await self._tools[tool](arguments, key)
 
     def _asked(
-        self, calls: Sequence[Any], messages: list[Any], axes: Axes, supersedes: UUID | None
+        self, calls: Sequence[tuple[str, str, Any]], messages: list[Any], axes: Axes, supersedes: UUID | None
     ) -> tuple[PauseCommand, ...]:
         turn = Turn("openai-chat", messages)
         return tuple(
             gate.command(
-                gate.request(tool, json.loads(function["arguments"])),
+                gate.request(tool, arguments),
                 turn=turn,
                 axes=axes.model_copy(update={"call_id": call_id}),
                 supersedes=supersedes,
             )
-            for call_id, tool, function in calls
+            for call_id, tool, arguments in calls
             if (gate := self._gates.get(tool)) is not None
         )
+
+
+def _read(call: dict[str, Any]) -> tuple[str, str, Any]:
+    try:
+        arguments = json.loads(call["function"]["arguments"])
+    except ValueError:
+        arguments = None
+    return call["id"], call["function"]["name"], arguments
 
 
 def _result(call_id: str, content: str) -> dict[str, Any]:

@@ -1,0 +1,673 @@
+"""A LangChain agent that stops for a person and goes on: what its model sees, and how often its tools ran."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("langchain", reason="the langchain extra is not installed")
+pytest.importorskip("langgraph", reason="the langchain extra is not installed")
+
+from typing import Any
+
+from langchain.agents import AgentState, create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware, wrap_tool_call
+from langchain.tools import ToolRuntime
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import (
+    AIMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    messages_from_dict,
+    messages_to_dict,
+)
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from pauseledger import (
+    APPROVAL,
+    ASK_USER,
+    NOT_ANSWERED,
+    NOT_DISPATCHED,
+    Actor,
+    AlreadyConsumed,
+    AlreadyContinued,
+    AnswerCommand,
+    AskUserAnsweredEvent,
+    InteractionConfigurationError,
+    LapseAnswer,
+    LedgerSettings,
+    PauseWithdrawn,
+    RecoverCommand,
+    ResponseInvalid,
+    ResumedTurn,
+    RoundOpen,
+    Scope,
+    SettleCommand,
+    TokenExpired,
+    WithdrawCommand,
+    open_ledger,
+    resume_run,
+    resume_stream,
+    resume_stream_typed,
+)
+from pauseledger.infrastructure.kernels import Ended, Gate
+from pauseledger.infrastructure.kernels.langchain import LangChainKernel, side_effect
+from pauseledger.infrastructure.kernels.langchain_middleware import TOOL_APPROVAL, PauseMiddleware, ask_user_tool
+from pauseledger.infrastructure.keys import KeyFile
+
+ACME = Scope(tenant_id="acme")
+QUESTION = {"questions": [{"question": "Where to?", "options": [{"label": "Staging"}, {"label": "Production"}]}]}
+ANSWER = {"answers": [{"question_id": "q1", "selections": ["Staging"]}]}
+
+
+class Model(BaseChatModel):
+    """Plays its replies in order, and remembers what it was given each time. A reply that is an error is raised."""
+
+    replies: list[Any]
+    seen: list[Any] = []
+
+    @property
+    def _llm_type(self):
+        return "scripted"
+
+    def bind_tools(self, tools, **given):
+        return self
+
+    def _generate(self, messages, stop=None, run_manager=None, **given):
+        self.seen.append(list(messages))
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
+def calling(*calls):
+    listed = [{"name": name, "args": args, "id": call_id, "type": "tool_call"} for call_id, name, args in calls]
+    return AIMessage("", tool_calls=listed)
+
+
+class World:
+    """Where tools leave their traces; one effect an idempotency key, as a host would have it."""
+
+    def __init__(self):
+        self.runs, self.effects = [], {}
+
+    def tools(self):
+        @tool
+        def deploy(to: str, runtime: ToolRuntime) -> str:
+            """Deploy the release."""
+            effect = side_effect(runtime.tool_call_id)
+            self.runs.append(("deploy", to, effect))
+            self.effects[effect.idempotency_key or runtime.tool_call_id] = to
+            return f"deployed to {to}"
+
+        @tool
+        def look() -> str:
+            """Look around."""
+            self.runs.append(("look", None, None))
+            return "all quiet"
+
+        return [deploy, look, ask_user_tool()]
+
+
+GATES = {"deploy": Gate(APPROVAL), "ask_user": Gate(ASK_USER)}
+STOPPERS = {
+    "middleware": lambda: PauseMiddleware(GATES),
+    "batched": lambda: HumanInTheLoopMiddleware({"deploy": True}),
+    "per_call": lambda: HumanInTheLoopMiddleware({"deploy": True}, interrupt_mode="per_call"),
+}
+
+
+class Host:
+    """One process's agent over a ledger."""
+
+    def __init__(self, ledger, *replies, stopper="middleware", saver=None, gates=GATES, world=None, **kernel):
+        self.ledger, self.world = ledger, world or World()
+        self.model = Model(replies=list(replies), seen=[])
+        middleware = STOPPERS[stopper]() if gates is GATES else PauseMiddleware(gates)
+        if stopper != "middleware":
+            saver = saver or InMemorySaver()
+        self.agent = create_agent(self.model, self.world.tools(), middleware=[middleware], checkpointer=saver)
+        gates = gates if stopper == "middleware" else None
+        self.kernel = LangChainKernel(self.agent, ledger.capability, scope=ACME, gates=gates, **kernel)
+
+    async def ask(self, prompt="Deploy the release.", run_id="run-1", **given):
+        return await self.kernel.run(prompt, run_id=run_id, session_id="chat-7", **given)
+
+    async def redeem(self, ended, answer, at=0):
+        return await self.ledger.redeem(ended.paused[at].token, answer, axes=ended.asked[at].axes, by=Actor("maria"))
+
+
+def results(messages):
+    return {message.tool_call_id: message.content for message in messages if isinstance(message, ToolMessage)}
+
+
+async def newest(ledger, receipt):
+    return (await ledger.story(receipt.pause_id))[-1]
+
+
+@pytest.fixture
+async def ledger(store_url, tmp_path):
+    KeyFile(tmp_path / "keys").create()
+    settings = LedgerSettings(keys_directory=tmp_path / "keys", lease=1, interactions=[TOOL_APPROVAL])
+    async with open_ledger(store_url, settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def memory(tmp_path):
+    async with open_ledger("memory:", LedgerSettings(interactions=[TOOL_APPROVAL])) as opened:
+        yield opened
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("stopper", STOPPERS)
+async def test_a_gated_call_stops_the_run_before_its_tool(memory, stopper):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), stopper=stopper)
+    ended = await host.ask()
+    assert [receipt.existing for receipt in ended.paused] == [False]
+    assert ended.asked[0].axes.call_id == "c1"
+    assert (ended.asked[0].request["tool"], ended.asked[0].request["arguments"]) == ("deploy", {"to": "prod"})
+    assert host.world.runs == []
+    paused = (await memory.story(ended.paused[0].pause_id))[0]
+    assert (paused.run_id, paused.session_id, paused.call_id) == ("run-1", "chat-7", "c1")
+
+
+async def test_a_run_without_a_gated_call_comes_to_its_end(memory):
+    host = Host(memory, calling(("c1", "look", {})), AIMessage("quiet"))
+    ended = await host.ask()
+    assert (ended.paused, ended.messages[-1].content) == ((), "quiet")
+    assert host.world.runs == [("look", None, None)]
+
+
+async def test_the_stored_turn_gives_back_equal_messages(memory):
+    reply = calling(("c1", "ask_user", QUESTION))
+    reply.response_metadata = {"model": "m", "logprobs": None}
+    reply.usage_metadata = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    history = messages_to_dict([SystemMessage("Be brief."), HumanMessage([{"type": "text", "text": "héllo"}])])
+    host = Host(memory, reply)
+    ended = await host.ask("", history=history)
+    turn = await host.redeem(ended, ANSWER)
+    *before, result = messages_from_dict(list(turn.history))
+    assert before == list(ended.messages)
+    assert (result.tool_call_id, result.name, result.content) == ("c1", "ask_user", "q1: Staging")
+
+
+async def test_an_agent_within_another_cannot_pause_the_outer_turn(memory):
+    inner = create_agent(
+        Model(replies=[calling(("i1", "deploy", {"to": "prod"}))], seen=[]),
+        World().tools(),
+        middleware=[PauseMiddleware(GATES)],
+    )
+
+    @tool
+    async def delegate() -> str:
+        """Let another agent do it."""
+        return str(await inner.ainvoke({"messages": [HumanMessage("Deploy.")]}))
+
+    outer = create_agent(Model(replies=[calling(("c1", "delegate", {}))], seen=[]), [delegate])
+    kernel = LangChainKernel(outer, memory.capability, scope=ACME, gates=GATES)
+    with pytest.raises(InteractionConfigurationError, match="inside another"):
+        await kernel.run("Go.", run_id="r", session_id="s")
+
+
+async def test_an_interrupt_of_another_kind_is_no_request(memory):
+    @tool
+    def think() -> str:
+        """Ask in a way of its own."""
+        return interrupt("well?")
+
+    model = Model(replies=[calling(("c1", "think", {}))], seen=[])
+    agent = create_agent(model, [think], checkpointer=InMemorySaver())
+    with pytest.raises(InteractionConfigurationError, match="past the ledger"):
+        await LangChainKernel(agent, memory.capability, scope=ACME).run("Go.", run_id="r", session_id="s")
+
+
+async def test_a_stopped_request_can_no_longer_be_answered_in_the_thread(memory):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), stopper="per_call")
+    await host.ask()
+    thread = {"configurable": {"thread_id": "chat-7"}}
+    assert (await host.agent.aget_state(thread)).interrupts == ()
+    await host.agent.ainvoke(Command(resume={"type": "approve"}), thread)
+    assert host.world.runs == []
+
+
+async def test_a_graph_of_ones_own_ends_where_a_gated_call_waits(memory):
+    model = Model(replies=[calling(("c1", "ask_user", QUESTION)), AIMessage("Staging it is.")], seen=[])
+
+    async def node(state: MessagesState):
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", node)
+    graph.add_edge(START, "model")
+    graph.add_edge("model", END)
+    kernel = LangChainKernel(graph.compile(), memory.capability, scope=ACME, gates=GATES)
+    ended = await kernel.run("Deploy.", run_id="r", session_id="s")
+    turn = await memory.redeem(ended.paused[0].token, ANSWER, axes=ended.asked[0].axes)
+    assert (await resume_run(kernel, turn)).messages[-1].content == "Staging it is."
+    assert results(model.seen[1]) == {"c1": "q1: Staging"}
+
+
+# Going on
+
+
+async def resumed(surface, kernel, turn):
+    if surface == "run":
+        return [await resume_run(kernel, turn)]
+    return [item async for item in {"stream": resume_stream, "typed": resume_stream_typed}[surface](kernel, turn)]
+
+
+@pytest.mark.parametrize("surface", ["run", "stream", "typed"])
+async def test_the_models_first_sight_holds_the_answer_on_its_call(ledger, surface):
+    await first_sight(ledger, surface, saver=None)
+
+
+@pytest.mark.parametrize("surface", ["run", "stream", "typed"])
+async def test_the_models_first_sight_in_a_thread_that_is_kept(memory, surface):
+    await first_sight(memory, surface, saver=InMemorySaver())
+
+
+async def first_sight(ledger, surface, saver):
+    asking = Host(ledger, calling(("c1", "ask_user", QUESTION)), saver=saver)
+    ended = await asking.ask()
+    # Another process, which never saw the turn.
+    going = Host(ledger, AIMessage("Staging it is."), saver=saver)
+    items = await resumed(surface, going.kernel, await going.redeem(ended, ANSWER))
+    assert isinstance(items[-1], Ended)
+    assert items[-1].paused == ()
+    first, *more = going.model.seen
+    assert [type(message) for message in first] == [HumanMessage, AIMessage, ToolMessage]
+    assert first[:2] == list(ended.messages)
+    assert results(first) == {"c1": "q1: Staging"}
+    assert more == []
+    assert items[-1].messages[-1].content == "Staging it is."
+    fact = await newest(ledger, ended.paused[0])
+    assert (fact.NAME, fact.end) == ("pause.continued", "finished")
+    if surface == "stream":
+        assert [item.content for item in items[:-1]] == ["Staging it is."]
+    if surface == "typed":
+        assert isinstance(items[0], AskUserAnsweredEvent)
+        assert {part["type"] for part in items[1:-1]} == {"updates", "messages"}
+
+
+async def test_a_prompt_given_on_top_comes_after_the_answer(memory):
+    host = Host(memory, calling(("c1", "ask_user", QUESTION)), AIMessage("ok"))
+    turn = await host.redeem(await host.ask(), ANSWER)
+    await resume_run(host.kernel, turn.with_prompt("And hurry."))
+    assert [type(message).__name__ for message in host.model.seen[1]][-2:] == ["ToolMessage", "HumanMessage"]
+
+
+@pytest.mark.parametrize("stopper", STOPPERS)
+async def test_an_approved_call_runs_once_under_its_own_key_and_fence(ledger, stopper):
+    host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), AIMessage("done"), stopper=stopper)
+    ended = await host.ask()
+    answer = {"decision": "approve"} if stopper == "middleware" else {"type": "approve"}
+    await resume_run(host.kernel, await host.redeem(ended, answer))
+    ((name, to, effect),) = host.world.runs
+    assert (name, to, effect.dispatched, effect.fence) == ("deploy", "prod", True, 1)
+    assert effect.idempotency_key == str(ended.paused[0].pause_id)
+    assert results(host.model.seen[1]) == {"c1": "deployed to prod"}
+
+
+@pytest.mark.parametrize("stopper", STOPPERS)
+async def test_an_edited_call_runs_with_the_persons_arguments(memory, stopper):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), AIMessage("done"), stopper=stopper)
+    ended = await host.ask()
+    answer = {"decision": "edit", "arguments": {"to": "staging"}}
+    if stopper != "middleware":
+        answer = {"type": "edit", "edited_action": {"name": "deploy", "args": {"to": "staging"}}}
+    await resume_run(host.kernel, await host.redeem(ended, answer))
+    assert [run[:2] for run in host.world.runs] == [("deploy", "staging")]
+    assert results(host.model.seen[1]) == {"c1": "deployed to staging"}
+    # The model's own call stands as it made it.
+    assert host.model.seen[1][1].tool_calls[0]["args"] == {"to": "prod"}
+
+
+@pytest.mark.parametrize("stopper", STOPPERS)
+@pytest.mark.parametrize("decision", ["reject", "respond"])
+async def test_declined_or_answered_in_its_place_nothing_runs(memory, stopper, decision):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), AIMessage("as you wish"), stopper=stopper)
+    ended = await host.ask()
+    text = {"reject": "reason", "respond": "text"}[decision]
+    answer = {"decision": decision, text: "on Monday"}
+    if stopper != "middleware":
+        answer = {"type": decision, "message": "on Monday"}
+    await resume_run(host.kernel, await host.redeem(ended, answer))
+    assert host.world.runs == []
+    said = results(host.model.seen[1])
+    assert said.keys() == {"c1"}
+    assert "on Monday" in said["c1"]
+    assert ("rejected" in said["c1"]) == (decision == "reject")
+
+
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+async def test_a_decision_that_is_not_allowed_is_refused_and_an_allowed_one_redeems(memory, mode):
+    allowed = {"deploy": {"allowed_decisions": ["edit", "reject"]}}
+    world, model = World(), Model(replies=[calling(("c1", "deploy", {"to": "prod"})), AIMessage("done")], seen=[])
+    middleware = HumanInTheLoopMiddleware(allowed, interrupt_mode=mode)
+    agent = create_agent(model, world.tools(), middleware=[middleware], checkpointer=InMemorySaver())
+    kernel = LangChainKernel(agent, memory.capability, scope=ACME)
+    ended = await kernel.run("Deploy.", run_id="r", session_id="s")
+    token, axes = ended.paused[0].token, ended.asked[0].axes
+    assert ended.asked[0].request["allowed_decisions"] == ["edit", "reject"]
+    switched = {"type": "edit", "edited_action": {"name": "look", "args": {}}}
+    for refused in ({"type": "approve"}, switched, {"decision": "approve"}):
+        with pytest.raises(ResponseInvalid):
+            await memory.redeem(token, refused, axes=axes)
+    edit = {"type": "edit", "edited_action": {"name": "deploy", "args": {"to": "staging"}}}
+    await resume_run(kernel, await memory.redeem(token, edit, axes=axes))
+    assert [run[:2] for run in world.runs] == [("deploy", "staging")]
+
+
+async def test_per_call_with_one_allowed_decision(memory):
+    middleware = HumanInTheLoopMiddleware({"deploy": {"allowed_decisions": ["approve"]}}, interrupt_mode="per_call")
+    world, model = World(), Model(replies=[calling(("c1", "deploy", {"to": "prod"})), AIMessage("done")], seen=[])
+    agent = create_agent(model, world.tools(), middleware=[middleware], checkpointer=InMemorySaver())
+    kernel = LangChainKernel(agent, memory.capability, scope=ACME)
+    ended = await kernel.run("Deploy.", run_id="r", session_id="s")
+    turn = await memory.redeem(ended.paused[0].token, {"type": "approve"}, axes=ended.asked[0].axes)
+    await resume_run(kernel, turn)
+    assert [run[:2] for run in world.runs] == [("deploy", "prod")]
+
+
+async def test_a_dispatched_tool_sees_the_threads_state_and_the_wrappers_of_the_agent(memory):
+    class State(AgentState):
+        user: str
+        seen_by: str
+
+    @wrap_tool_call
+    async def signed(request, handler):
+        result = await handler(request)
+        return result if isinstance(result, Command) else result.model_copy(update={"content": result.content + "!"})
+
+    @tool
+    def greet(runtime: ToolRuntime) -> str:
+        """Greet."""
+        return f"hello {runtime.state['user']}"
+
+    @tool
+    def mark(runtime: ToolRuntime) -> Command:
+        """Leave a mark."""
+        said = ToolMessage("marked", tool_call_id=runtime.tool_call_id)
+        return Command(update={"seen_by": "mark", "messages": [said]})
+
+    gates = {"greet": Gate(), "mark": Gate()}
+    model = Model(replies=[calling(("c1", "greet", {}), ("c2", "mark", {})), AIMessage("done")], seen=[])
+    agent = create_agent(
+        model,
+        [greet, mark],
+        middleware=[PauseMiddleware(gates), signed],
+        state_schema=State,
+        checkpointer=InMemorySaver(),
+    )
+    kernel = LangChainKernel(agent, memory.capability, scope=ACME, gates=gates)
+    ended = await kernel.run("Greet.", run_id="r", session_id="s", state={"user": "Maria"})
+    with pytest.raises(RoundOpen):
+        await memory.redeem(ended.paused[0].token, {"decision": "approve"}, axes=ended.asked[0].axes)
+    turn = await memory.redeem(ended.paused[1].token, {"decision": "approve"}, axes=ended.asked[1].axes)
+    gone_on = await resume_run(kernel, turn)
+    assert results(model.seen[1]) == {"c1": "hello Maria!", "c2": "marked"}
+    assert gone_on.state["seen_by"] == "mark"
+
+
+async def test_a_second_stop_in_the_continued_run_is_told_and_redeemed_in_turn(ledger):
+    host = Host(
+        ledger,
+        calling(("c1", "ask_user", QUESTION)),
+        calling(("c2", "deploy", {"to": "staging"})),
+        AIMessage("done"),
+    )
+    first = await host.ask()
+    second = await resume_run(host.kernel, await host.redeem(first, ANSWER))
+    fact = await newest(ledger, first.paused[0])
+    assert (fact.NAME, fact.end) == ("pause.continued", "paused_again")
+    assert fact.next == (second.paused[0].pause_id,)
+    assert host.world.runs == []
+    items = [i async for i in resume_stream(host.kernel, await host.redeem(second, {"decision": "approve"}))]
+    assert items[-1].paused == ()
+    assert results(host.model.seen[2]) == {"c1": "q1: Staging", "c2": "deployed to staging"}
+    assert (await newest(ledger, second.paused[0])).end == "finished"
+
+
+# What goes wrong in the field
+
+
+@pytest.mark.parametrize("keeps_threads", [False, True])
+async def test_consumed_and_then_the_model_fails_nobody_is_asked_again_and_the_effect_happens_once(
+    ledger, keeps_threads
+):
+    saver = InMemorySaver() if keeps_threads else None
+    host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), ConnectionError("hung up"), saver=saver)
+    ended = await host.ask()
+    with pytest.raises(ConnectionError):
+        await resume_run(host.kernel, await host.redeem(ended, {"decision": "approve"}))
+    stalled = await newest(ledger, ended.paused[0])
+    assert (stalled.NAME, stalled.entered) == ("pause.stalled", True)
+    again = Host(ledger, AIMessage("done"), saver=saver, world=host.world)
+    turn = await ledger.capability.recover(RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes))
+    await resume_run(again.kernel, turn)
+    assert results(again.model.seen[0]) == {"c1": "deployed to prod"}
+    assert host.world.effects == {str(ended.paused[0].pause_id): "prod"}
+    assert [effect.fence for _, _, effect in host.world.runs] == [1, 2]
+
+
+async def test_two_decisions_at_once_run_the_tool_at_most_once(ledger):
+    host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), AIMessage("done"))
+    ended = await host.ask()
+    answers = [{"decision": "approve"}, {"decision": "reject", "reason": "no"}] * 25
+    tried = await asyncio.gather(*(host.redeem(ended, answer) for answer in answers), return_exceptions=True)
+    (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
+    refused = [one for one in tried if one is not turn]
+    assert all(isinstance(one, AlreadyConsumed) and one.at and one.by for one in refused)
+    assert len(refused) == 49
+    await resume_run(host.kernel, turn)
+    assert len(host.world.runs) == (turn.outcome.response["decision"] == "approve")
+    assert len(host.model.seen) == 2
+
+
+ROUND = calling(("c1", "look", {}), ("c2", "deploy", {"to": "prod"}), ("c3", "nowhere", {}), ("c4", "look", {}))
+
+
+@pytest.mark.parametrize("stopper", STOPPERS)
+async def test_ungated_calls_of_a_stopped_message_have_a_result_each(memory, stopper):
+    host = Host(memory, ROUND.model_copy(deep=True), AIMessage("done"), stopper=stopper)
+    ended = await host.ask()
+    answer = {"decision": "approve"} if stopper == "middleware" else {"type": "approve"}
+    await resume_run(host.kernel, await host.redeem(ended, answer))
+    said = results(host.model.seen[1])
+    assert said["c2"] == "deployed to prod"
+    if stopper == "per_call":
+        # Those had run beside the request; they keep their results.
+        assert (said["c1"], said["c4"]) == ("all quiet", "all quiet")
+        assert "nowhere" in said["c3"]
+        assert [run[0] for run in host.world.runs] == ["look", "look", "deploy"]
+    else:
+        assert said == {"c1": NOT_DISPATCHED, "c2": "deployed to prod", "c3": NOT_DISPATCHED, "c4": NOT_DISPATCHED}
+        assert [run[0] for run in host.world.runs] == ["deploy"]
+
+
+async def test_a_call_with_broken_arguments_beside_a_gated_one_has_a_result(memory):
+    reply = calling(("c1", "ask_user", QUESTION))
+    reply.invalid_tool_calls = [{"name": "look", "args": "{", "id": "c2", "error": "eof", "type": "invalid_tool_call"}]
+    host = Host(memory, reply, AIMessage("done"))
+    await resume_run(host.kernel, await host.redeem(await host.ask(), ANSWER))
+    assert results(host.model.seen[1]) == {"c1": "q1: Staging", "c2": NOT_DISPATCHED}
+
+
+THREE = calling(*((f"c{n}", "deploy", {"to": f"place {n}"}) for n in (1, 2, 3)))
+ALIKE = calling(*((f"c{n}", "deploy", {"to": "prod"}) for n in (1, 2, 3)))
+
+
+@pytest.mark.parametrize("stopper", STOPPERS)
+@pytest.mark.parametrize("reply", [THREE, ALIKE], ids=["different", "alike"])
+async def test_answers_given_in_reverse_order_land_on_their_own_calls(memory, stopper, reply):
+    host = Host(memory, reply.model_copy(deep=True), AIMessage("done"), stopper=stopper)
+    ended = await host.ask()
+    assert [command.axes.call_id for command in ended.asked] == ["c1", "c2", "c3"]
+    assert len({receipt.token for receipt in ended.paused}) == 3
+    ours = stopper == "middleware"
+    reject = {"decision": "reject", "reason": "not 3"} if ours else {"type": "reject", "message": "not 3"}
+    respond = {"decision": "respond", "text": "did 2"} if ours else {"type": "respond", "message": "did 2"}
+    approve = {"decision": "approve"} if ours else {"type": "approve"}
+    for at, answer in ((2, reject), (1, respond)):
+        with pytest.raises(RoundOpen):
+            await host.redeem(ended, answer, at)
+    await resume_run(host.kernel, await host.redeem(ended, approve, 0))
+    said = results(host.model.seen[1])
+    assert said["c1"].startswith("deployed to")
+    assert said["c2"] == "did 2"
+    assert "not 3" in said["c3"]
+    ((_, _, effect),) = host.world.runs
+    assert effect.idempotency_key == str(ended.paused[0].pause_id)
+
+
+async def test_the_last_answers_at_once_make_one_continuation_that_carries_all(ledger):
+    for turn_of in range(3):
+        host = Host(ledger, THREE.model_copy(deep=True), AIMessage("done"))
+        ended = await host.ask(run_id=f"run {turn_of}")
+        tried = await asyncio.gather(
+            *(host.redeem(ended, {"decision": "approve"}, at) for at in range(3)), return_exceptions=True
+        )
+        (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
+        assert all(isinstance(one, RoundOpen) for one in tried if one is not turn)
+        await resume_run(host.kernel, turn)
+        assert results(host.model.seen[1]) == {f"c{n}": f"deployed to place {n}" for n in (1, 2, 3)}
+        keys = {effect.idempotency_key for _, _, effect in host.world.runs}
+        assert keys == {str(receipt.pause_id) for receipt in ended.paused}
+
+
+async def test_a_process_that_dies_right_after_the_last_answer_leaves_a_turn_to_recover(ledger):
+    host = Host(ledger, THREE.model_copy(deep=True), AIMessage("done"))
+    ended = await host.ask()
+    for receipt, command in zip(ended.paused, ended.asked, strict=True):
+        envelope = ledger.capability.decode_token(receipt.token)
+        stated = {"scope": ACME, "session_id": "chat-7", "run_id": "run-1", "call_id": command.axes.call_id}
+        await ledger.capability.answer(AnswerCommand(envelope, {"decision": "approve"}, **stated))
+    found = [
+        RecoverCommand(one.pause_id, axes=asked.axes) for one, asked in zip(ended.paused, ended.asked, strict=True)
+    ]
+    tried = await asyncio.gather(*map(ledger.capability.recover, found), return_exceptions=True)
+    (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
+    await resume_run(host.kernel, turn)
+    assert results(host.model.seen[1]) == {f"c{n}": f"deployed to place {n}" for n in (1, 2, 3)}
+    assert len(host.world.runs) == 3
+
+
+async def test_nobody_answers_and_the_lapse_answer_stands(ledger):
+    lapse = LapseAnswer({"decision": "reject", "reason": "nobody was there"})
+    gates = {"deploy": Gate(closes_in=1, on_lapse=lapse)}
+    host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), AIMessage("then not"), gates=gates)
+    ended = await host.ask()
+    await asyncio.sleep(2.1)
+    with pytest.raises(TokenExpired):
+        await host.redeem(ended, {"decision": "approve"})
+    turn = await ledger.capability.recover(RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes))
+    await resume_run(host.kernel, turn)
+    assert "nobody was there" in results(host.model.seen[1])["c1"]
+    assert host.world.runs == []
+
+
+async def test_a_new_message_supersedes_and_the_thread_stays_in_order(ledger):
+    host = Host(
+        ledger,
+        calling(("c1", "deploy", {"to": "prod"})),
+        calling(("c2", "ask_user", QUESTION)),
+        AIMessage("Staging it is."),
+        saver=InMemorySaver(),
+    )
+    first = await host.ask()
+    second = await host.ask("Wait, ask me first.", run_id="run-2", supersedes=first.paused[0].pause_id)
+    withdrawn = await newest(ledger, first.paused[0])
+    assert (withdrawn.NAME, withdrawn.reason, withdrawn.superseded_by) == (
+        "pause.withdrawn",
+        "superseded",
+        second.paused[0].pause_id,
+    )
+    # What was left open has its result before the new message, or providers reject the history.
+    assert [type(message).__name__ for message in host.model.seen[1]] == [
+        "HumanMessage",
+        "AIMessage",
+        "ToolMessage",
+        "HumanMessage",
+    ]
+    assert results(host.model.seen[1]) == {"c1": NOT_ANSWERED}
+    with pytest.raises(PauseWithdrawn):
+        await host.redeem(first, {"decision": "approve"})
+    await resume_run(host.kernel, await host.redeem(second, ANSWER))
+    assert results(host.model.seen[2]) == {"c1": NOT_ANSWERED, "c2": "q1: Staging"}
+    assert host.world.runs == []
+
+
+async def test_withdrawn_by_the_host_it_runs_nothing(memory):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})))
+    ended = await host.ask()
+    await memory.capability.withdraw(
+        WithdrawCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes, reason="moved_on")
+    )
+    with pytest.raises(PauseWithdrawn):
+        await host.redeem(ended, {"decision": "approve"})
+    assert (host.world.runs, len(host.model.seen)) == ([], 1)
+
+
+@pytest.mark.parametrize("zombie", ["stalled", "finished"])
+async def test_a_zombie_changes_nothing_and_never_makes_a_third_run(ledger, zombie):
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(Model):
+        async def _agenerate(self, *given, **more):
+            reached.set()
+            await go.wait()
+            return self._generate(*given, **more)
+
+    host = Host(ledger, calling(("c1", "ask_user", QUESTION)))
+    ended = await host.ask()
+    reply = AIMessage("from the grave") if zombie == "finished" else ConnectionError("late")
+    slow = LangChainKernel(
+        create_agent(Slow(replies=[reply], seen=[]), [], middleware=[]), ledger.capability, scope=ACME
+    )
+    outlived = asyncio.create_task(resume_run(slow, await host.redeem(ended, ANSWER)))
+    await reached.wait()
+    operator = ledger.operator(Actor("ops"))
+    turn = await operator.recover(RecoverCommand(ended.paused[0].pause_id, reason="forced"))
+    again = Host(ledger, AIMessage("done"))
+    await resume_run(again.kernel, turn)
+    go.set()
+    await asyncio.gather(outlived, return_exceptions=True)
+    facts = [(fact.NAME, getattr(fact, "fence", None)) for fact in await ledger.story(ended.paused[0].pause_id)]
+    assert ("pause.continued", 2) in facts
+    assert ("pause.stalled", 1) not in facts
+    with pytest.raises(AlreadyContinued):
+        await operator.recover(RecoverCommand(ended.paused[0].pause_id))
+    await operator.settle(SettleCommand(ended.paused[0].pause_id, None, 1, "stalled"))
+    with pytest.raises(AlreadyContinued):
+        await operator.recover(RecoverCommand(ended.paused[0].pause_id))
+
+
+@pytest.mark.parametrize("surface", [resume_stream, resume_stream_typed])
+async def test_a_consumer_that_walks_away_stalls_the_turn(memory, surface):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), calling(("c2", "look", {})), AIMessage("never"))
+    ended = await host.ask()
+    stream = surface(host.kernel, await host.redeem(ended, {"decision": "approve"}))
+    await anext(stream)
+    await stream.aclose()
+    fact = await newest(memory, ended.paused[0])
+    assert (fact.NAME, fact.cause) == ("pause.stalled", "consumer_gone")
+    assert len(host.model.seen) <= 2
+
+
+async def test_an_ask_user_tool_that_nobody_gated_says_so():
+    with pytest.raises(InteractionConfigurationError, match="gate it"):
+        await ask_user_tool().ainvoke(QUESTION)
+
+
+async def test_a_graph_without_that_tool_node_cannot_dispatch(memory):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), tools_node="hands")
+    ended = await host.ask()
+    with pytest.raises(InteractionConfigurationError, match="tools_node"):
+        await resume_run(host.kernel, await host.redeem(ended, {"decision": "approve"}))
