@@ -1,6 +1,6 @@
 """Steps 1 to 6: an attempt is judged in order, and only then is the pause consumed, exactly once."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -260,7 +260,10 @@ class Redemption:
         if self.require_turn:
             await self._read_turn(found, pause)
         assert lead.consumed is not None  # noqa: S101 - it was just judged to be this attempt's
-        return placed(self._outcomes().build(found.round, pause, self._turn), lead.consumed.position)
+        outcome = self._outcomes().build(found.round, pause, self._turn)
+        # Somebody may have taken the turn up meanwhile: the newest claim is theirs, and this attempt's is the first.
+        fence = lead.consumed.claim.fence if lead.consumed.claim else 0
+        return placed(replace(outcome, fence=fence), lead.consumed.position)
 
 
 def registered_as_paused(services: Services, pause: Pause) -> Registered:

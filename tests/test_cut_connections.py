@@ -196,6 +196,35 @@ async def tells_later(host, operation, *, happened):
         judge(operation, await getattr(host, operation)())
 
 
+async def test_a_winner_that_learns_it_late_holds_its_own_claim_and_not_its_heirs(pg, pg_dsn, tmp_path):
+    """While the winner still asks whether it won, an operator lets somebody else take the turn up."""
+    async with host_behind_a_proxy(pg, pg_dsn, tmp_path) as host:
+        await host.pause()
+        host.cutting.arm(proxy.AFTER, then_unreachable=True)
+        redeeming = asyncio.ensure_future(host.redeem())
+        while not host.cutting.cut:
+            await asyncio.sleep(0.01)
+        async with pl.open_ledger(pg_dsn, pl.LedgerSettings(keys_directory=tmp_path / "keys")) as other:
+            command = pl.RecoverCommand(pause_id=host.receipt.pause_id, reason="forced")
+            heir = await other.operator(pl.Actor("operator")).recover(command)
+            host.cutting.heal()
+            late = await redeeming
+            assert (late.fence, heir.fence) == (1, 2)
+            with pytest.raises(RuntimeError, match="broke off"):
+                async with pl.continuing(late):
+                    raise RuntimeError("broke off")
+            async with pl.continuing(heir):
+                pass
+            assert [type(fact).__name__ for fact in await other.story(host.receipt.pause_id)] == [
+                "Paused",
+                "Answered",
+                "Consumed",
+                "Recovered",
+                "Continued",
+            ]
+    assert raw_check.faults(raw_check.read(pg_dsn)) == []
+
+
 # The server itself goes away
 
 
