@@ -120,10 +120,13 @@ def faults(raw: RawLedger) -> list[Fault]:
     streams: dict[UUID, list[RawRow]] = defaultdict(list)
     for row in sorted(raw.rows, key=lambda row: (row.stream, row.version)):
         streams[row.stream].append(row)
-    found = [fault for rows in streams.values() for fault in _of_stream(raw.ledger_id, rows)]
+    found = [fault for rows in streams.values() for fault in (*_of_stream(raw.ledger_id, rows), *_of_kinds(rows))]
+    if found:
+        # What the headers say of each other is worth nothing where a row is not what was written.
+        return found
     pauses = {stream: rows for stream, rows in streams.items() if rows[0].topic == _PAUSED}
-    found += [fault for stream, rows in streams.items() for fault in _of_kind(stream, rows)]
-    found += [fault for stream, rows in pauses.items() for fault in _of_pause(stream, rows)]
+    found += [fault for stream, rows in streams.items() for fault in _of_names(stream, rows)]
+    found += [fault for stream, rows in pauses.items() for fault in _of_claims(stream, rows)]
     found += [fault for stream, rows in pauses.items() for fault in _of_round(stream, rows, pauses)]
     return found
 
@@ -186,27 +189,29 @@ def _of_content(content: dict[str, Any], stored: bytes) -> Iterator[str]:
         yield f"its segment {content['segment']} is not what was digested"
 
 
-def _of_kind(stream: UUID, rows: Sequence[RawRow]) -> Iterator[Fault]:
-    """A stream with facts of a pause begins with its `Paused`, or holds refusals alone."""
-    topics = [row.topic for row in rows]
-    if not any(topic.startswith("pause.") for topic in topics):
-        return
-    own = topics[0] == _PAUSED
-    if own and (topics.count(_PAUSED) > 1 or any(row.header.get("pause") != str(stream) for row in rows)):
-        yield Fault(stream, 0, "it holds facts of another pause")
-    if not own and set(topics) != {_REFUSED}:
+def _of_kinds(rows: Sequence[RawRow]) -> Iterator[Fault]:
+    """A stream with facts of a pause begins with its `Paused`, or holds refusals alone; some facts come once."""
+    count = Counter(row.topic for row in rows)
+    stream = rows[0].stream
+    for topic in (_PAUSED, _ANSWERED, _CONSUMED, _CONTINUED):
+        if count[topic] > 1:
+            yield Fault(stream, 0, f"it holds {count[topic]} times {topic}")
+    of_a_pause = any(topic.startswith("pause.") for topic in count)
+    if of_a_pause and rows[0].topic != _PAUSED and set(count) != {_REFUSED}:
         yield Fault(stream, 0, "it does not begin with its pause")
 
 
-def _of_pause(stream: UUID, rows: Sequence[RawRow]) -> Iterator[Fault]:
-    count = Counter(row.topic for row in rows)
-    for topic in (_CONSUMED, _CONTINUED, _ANSWERED):
-        if count[topic] > 1:
-            yield Fault(stream, 0, f"it holds {count[topic]} times {topic}")
-    claims = [row.header["claim"]["fence"] for row in rows if row.topic == _CONSUMED and row.header["claim"]]
-    claims += [row.header["claim"]["fence"] for row in rows if row.topic == _RECOVERED]
-    if claims != list(range(1, len(claims) + 1)):
-        yield Fault(stream, 0, f"its fences are {claims}")
+def _of_names(stream: UUID, rows: Sequence[RawRow]) -> Iterator[Fault]:
+    named = {row.header.get("pause") for row in rows if row.topic.startswith("pause.")}
+    if len(named) > 1 or (rows[0].topic == _PAUSED and named != {str(stream)}):
+        yield Fault(stream, 0, "it holds facts of another pause")
+
+
+def _of_claims(stream: UUID, rows: Sequence[RawRow]) -> Iterator[Fault]:
+    claims = [row.header["claim"] for row in rows if row.topic in (_CONSUMED, _RECOVERED)]
+    fences = [claim["fence"] for claim in claims if claim]
+    if fences != list(range(1, len(fences) + 1)):
+        yield Fault(stream, 0, f"its fences are {fences}")
 
 
 def _of_round(stream: UUID, rows: Sequence[RawRow], pauses: dict[UUID, list[RawRow]]) -> Iterator[Fault]:
