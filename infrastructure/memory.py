@@ -78,6 +78,15 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
         newest = self.select_events(stream, desc=True, limit=1)
         return Head(newest[0].originator_version, newest[0].state[:HEAD_BYTES]) if newest else None
 
+    def headers(self, gt: int, limit: int) -> Sequence[Notification]:
+        """Read the log; nothing is saved by leaving a part out here."""
+        return self.select_notifications(gt, limit, inclusive_of_start=False)
+
+    def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
+        """Read the leases of these pauses."""
+        with self._database_lock:
+            return {pause: self._leases[pause] for pause in set(pauses) & self._leases.keys()}
+
     def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
         """Move a lease's end, unless a higher fence holds it."""
         with self._database_lock:

@@ -22,6 +22,7 @@ from ..domain.errors import InteractionConfigurationError, StoreUnavailable
 from .store import (
     EPOCHS,
     HEAD_BYTES,
+    HEADER_BYTES,
     SCHEMA_REVISION,
     Head,
     Lease,
@@ -94,6 +95,11 @@ ORDER BY asked.id, events.originator_version
 _HEAD = """
 SELECT originator_version, substring(state FROM 1 FOR %b::integer) FROM {events}
 WHERE originator_id = %b ORDER BY originator_version DESC LIMIT 1
+"""
+
+_HEADERS = """
+SELECT originator_id, originator_version, topic, substring(state FROM 1 FOR %b::integer), notification_id FROM {events}
+WHERE notification_id > %b::bigint ORDER BY notification_id LIMIT %b::bigint
 """
 
 _RENEW = """
@@ -246,6 +252,22 @@ class PostgresRecorder(LedgerRecorder):
         """Read the newest row's version and digest."""
         found = self._repeat(_HEAD, (HEAD_BYTES, stream))
         return Head(*found[0]) if found else None
+
+    def headers(self, gt: int, limit: int) -> Sequence[Notification]:
+        """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""
+        found = self._repeat(_HEADERS, (HEADER_BYTES, gt, limit))
+        return [Notification(*row[:4], id=row[4]) for row in found]
+
+    def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
+        """Read the leases of these pauses."""
+        found = self._repeat("SELECT pause, fence, until FROM {lease} WHERE pause = ANY(%b::uuid[])", (list(pauses),))
+        return {pause: Lease(fence, until.astimezone(UTC)) for pause, fence, until in found}
+
+    @contextmanager
+    def lent(self) -> Iterator[psycopg.Connection[_Row]]:
+        """Lend a connection (autocommit) to views in the same database; what fails is told as by every method."""
+        with self._connection() as connection, self._told(connection):
+            yield connection
 
     def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
         """Move a lease's end, unless a higher fence holds it. Repeating it does no harm."""

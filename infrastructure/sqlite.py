@@ -4,7 +4,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from json import dumps
@@ -20,6 +20,7 @@ from ..domain.errors import StoreUnavailable
 from .store import (
     EPOCHS,
     HEAD_BYTES,
+    HEADER_BYTES,
     SCHEMA_REVISION,
     Head,
     Lease,
@@ -168,6 +169,30 @@ class SQLiteRecorder(LedgerRecorder):
         with self._connection() as connection:
             found = connection.execute(statement, (HEAD_BYTES, stream.hex)).fetchone()
         return Head(*found) if found else None
+
+    def headers(self, gt: int, limit: int) -> Sequence[Notification]:
+        """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""
+        statement = (
+            "SELECT originator_id, originator_version, topic, substr(state, 1, ?), rowid FROM stored_events"
+            " WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        )
+        with self._connection() as connection:
+            return _notifications(connection.execute(statement, (HEADER_BYTES, gt, limit)))
+
+    def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
+        """Read the leases of these pauses."""
+        statement = "SELECT pause, fence, until FROM lease WHERE pause IN (SELECT value FROM json_each(?))"
+        with self._connection() as connection:
+            found = connection.execute(statement, (dumps([pause.hex for pause in pauses]),)).fetchall()
+        return {UUID(pause): Lease(fence, _time(until)) for pause, fence, until in found}
+
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Lend a connection to read with, to views in the same file; what fails is told as by every method."""
+        return self._connection()
+
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Lend a connection inside a write transaction, which commits in the end."""
+        return self._writing()
 
     def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
         """Move a lease's end, unless a higher fence holds it."""

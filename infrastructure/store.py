@@ -21,6 +21,9 @@ from ..domain.errors import LedgerTooNew
 #: The length of the digest at the front of a stored row, magic word included.
 HEAD_BYTES = 36
 
+#: How much of a row's state a follower reads at first: all of the header, but for the rarest.
+HEADER_BYTES = 4096
+
 #: The revision of the tables this version makes and understands.
 SCHEMA_REVISION = 1
 
@@ -160,6 +163,18 @@ class LedgerRecorder(ApplicationRecorder):
         while rows := self.select_notifications(gt, batch, inclusive_of_start=False):
             yield from rows
             gt = rows[-1].id
+
+    @abstractmethod
+    def headers(self, gt: int, limit: int) -> Sequence[Notification]:
+        """Read the log after position `gt`, of each state `HEADER_BYTES` at most; the rest may be left out."""
+
+    def whole(self, row: Notification) -> Notification:
+        """Read a row again whose header did not fit."""
+        return self.select_notifications(row.id, 1, row.id)[0]
+
+    @abstractmethod
+    def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
+        """Read the leases of these pauses, as far as any was renewed."""
 
     @abstractmethod
     def close(self) -> None:
