@@ -304,8 +304,8 @@ async def test_a_prompt_given_on_top_comes_after_the_answer(memory):
 
 
 @pytest.mark.parametrize("stopper", STOPPERS)
-async def test_an_approved_call_runs_once_under_its_own_key_and_fence(ledger, stopper):
-    host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), AIMessage("done"), stopper=stopper)
+async def test_an_approved_call_runs_once_under_its_own_key_and_fence(memory, stopper):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), AIMessage("done"), stopper=stopper)
     ended = await host.ask()
     answer = {"decision": "approve"} if stopper == "middleware" else {"type": "approve"}
     await resume_run(host.kernel, await host.redeem(ended, answer))
@@ -438,11 +438,15 @@ async def test_a_second_stop_in_the_continued_run_is_told_and_redeemed_in_turn(l
 # What goes wrong in the field
 
 
-@pytest.mark.parametrize("keeps_threads", [False, True])
-async def test_consumed_and_then_the_model_fails_nobody_is_asked_again_and_the_effect_happens_once(
-    ledger, keeps_threads
-):
-    saver = InMemorySaver() if keeps_threads else None
+async def test_consumed_and_then_the_model_fails_nobody_is_asked_again_and_the_effect_happens_once(ledger):
+    await fails_and_recovers(ledger, saver=None)
+
+
+async def test_the_same_in_a_thread_that_is_kept(memory):
+    await fails_and_recovers(memory, saver=InMemorySaver())
+
+
+async def fails_and_recovers(ledger, saver):
     host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), ConnectionError("hung up"), saver=saver)
     ended = await host.ask()
     with pytest.raises(ConnectionError):

@@ -103,9 +103,9 @@ async def memory():
 
 
 @pytest.mark.parametrize("surface", ["run", "stream", "typed"])
-async def test_the_first_sight_holds_the_answer_on_its_call(ledger, surface):
-    ended = await Host(ledger, calling(("c1", "ask_user", QUESTION))).ask()
-    going = Host(ledger, saying("Staging it is."))
+async def test_the_first_sight_holds_the_answer_on_its_call(memory, surface):
+    ended = await Host(memory, calling(("c1", "ask_user", QUESTION))).ask()
+    going = Host(memory, saying("Staging it is."))
     turn = await going.redeem(ended, ANSWER)
     if surface == "run":
         items = [await resume_run(going.kernel, turn)]
@@ -114,7 +114,7 @@ async def test_the_first_sight_holds_the_answer_on_its_call(ledger, surface):
     (seen,) = going.seen
     assert seen == [*ended.messages, {"role": "tool", "tool_call_id": "c1", "content": "q1: Staging"}]
     assert isinstance(items[-1], Ended)
-    assert (await newest(ledger, ended.paused[0])).end == "finished"
+    assert (await newest(memory, ended.paused[0])).end == "finished"
     if surface == "stream":
         assert items[:-1] == ["Staging it is."]
     if surface == "typed":
