@@ -10,7 +10,7 @@ from eventsourcing.persistence import IntegrityError, Notification
 from eventsourcing.utils import Environment, EnvType
 
 from ..domain.errors import LedgerCorrupt, LedgerTooNew, StoreUnavailable, VersionConflict
-from ..domain.facts import Fact, Refused
+from ..domain.facts import Fact, Paused, Refused
 from ..domain.pause import Pause, PauseFact, replay
 from ..domain.ports import Found, Tail
 from ..domain.recording import REFUSAL_STREAM
@@ -123,6 +123,8 @@ class EventSourcedPauses:
             return self._found([first], {pause_id: altered}, snapshot)
         lead = first.lead_id
         ordered = [lead, *(member for member in members if member != lead)]
+        if pause_id not in ordered:
+            raise LedgerCorrupt(pause_id, 1, "the pause is not among those of its round")
         snapshot = self._load(ordered)
         replayed = {member: self._replay(member, snapshot) for member in ordered}
         missing = next((member for member, (pause, _) in replayed.items() if pause is None), None)
@@ -144,6 +146,11 @@ class EventSourcedPauses:
 
     def _replay(self, stream: UUID, snapshot: Snapshot) -> tuple[Pause | None, tuple[int, ...]]:
         facts, altered = self._decode(stream, snapshot.rows)
+        if facts and not isinstance(facts[0], Paused):
+            if altered:
+                raise LedgerCorrupt(stream, altered[0], "the row is not what was written")
+            # A stream of another kind, of refusals or switches: whoever names it as a pause is told there is none.
+            return None, ()
         pause = replay(cast("Iterable[PauseFact]", facts))
         if pause is not None and pause.id != stream:
             raise LedgerCorrupt(stream, 1, "the stream does not begin with its own pause")

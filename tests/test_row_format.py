@@ -16,15 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pauseledger import (
     ASK_USER,
+    STORED,
     Actor,
     Agent,
     Axes,
     LedgerCorrupt,
     LedgerTooNew,
     PauseCommand,
+    PauseWithdrawn,
+    RequestMissing,
     Routing,
     Scope,
     Turn,
+    WithdrawCommand,
     open_ledger,
 )
 from pauseledger.domain import facts as kinds
@@ -937,3 +941,41 @@ async def test_a_stored_pause_has_the_id_its_round_says_and_rows_that_anybody_ca
             digest, header, _ = cut(bytes(row.state))
             assert digest == digest_of(row, bytes(32), identity.ledger_id)
             assert b"Which" not in header
+
+
+async def test_a_stream_of_another_kind_is_no_pause() -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "ask", "arguments": "{}"}}]
+    request = {"questions": [{"question": "Which?", "options": [{"label": "A"}, {"label": "B"}]}]}
+    axes = Axes(scope=Scope(tenant_id="acme"), session_id="s", run_id="r", call_id="c")
+    turn = Turn("openai-chat", [{"role": "assistant", "content": None, "tool_calls": calls}])
+    async with open_ledger("memory:") as ledger:
+        receipt = await ledger.capability.pause(
+            PauseCommand(interaction=ASK_USER, request=request, turn=turn, axes=axes)
+        )
+        await ledger.capability.withdraw(WithdrawCommand(pause_id=receipt.pause_id, axes=axes))
+        with pytest.raises(PauseWithdrawn):
+            await ledger.redeem(receipt.token, {"answers": [{"question_id": "q1", "selections": ["A"]}]}, axes=axes)
+        identity = ledger.recorder.identity()
+        refusals = Identity(identity.ledger_id, identity.identity_key).refusals(receipt.pause_id)
+        with pytest.raises(RequestMissing):
+            await ledger.operator(Actor("root")).withdraw(WithdrawCommand(pause_id=refusals))
+
+
+async def test_a_pause_that_left_its_round_is_corrupt() -> None:
+    """Somebody who may write the table has a sibling's row name a round in which it is not."""
+    calls = [{"id": one, "type": "function", "function": {"name": "ask", "arguments": "{}"}} for one in ("a", "b")]
+    turn = Turn("openai-chat", [{"role": "assistant", "content": None, "tool_calls": calls}])
+    request = {"questions": [{"question": "Which?", "options": [{"label": "A"}, {"label": "B"}]}]}
+    axes = [Axes(scope=Scope(tenant_id="acme"), session_id="s", run_id="r", call_id=call) for call in ("a", "b")]
+    async with open_ledger("memory:") as ledger:
+        _, sibling = await ledger.capability.pause_round(
+            [PauseCommand(interaction=ASK_USER, request=request, turn=turn, axes=one) for one in axes]
+        )
+        rows = ledger.recorder._stored_events
+        at = next(at for at, row in enumerate(rows) if row.originator_id == sibling.pause_id)
+        digest, raw, stored = cut(rows[at].state)
+        header = json.loads(raw)
+        header["round"]["calls"] = header["round"]["calls"][:1]
+        rows[at] = replace(rows[at], state=joined(json.dumps(header).encode(), stored, digest))
+        with pytest.raises(LedgerCorrupt):
+            await ledger.redeem(sibling.token, STORED, axes=axes[1])
