@@ -1,7 +1,7 @@
 """Settlement and recovery: an owed turn goes on, breaks off, is taken up again, or is given up."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 from uuid import UUID
 
 from .errors import (
@@ -44,10 +44,12 @@ def settle(lead: Pause, said: Settlement, stamp: Stamp) -> list[PauseFact]:
 
     Raises:
         NotConsumed, NothingOwed: the turn was never handed out, or nothing is owed for it.
-        InteractionConfigurationError: the fence was never given out.
+        InteractionConfigurationError: the end is no such word, or the fence was never given out.
     """
+    if said.end not in get_args(End):
+        raise InteractionConfigurationError(f"a turn ends as one of {', '.join(get_args(End))}; pass one of these")
     _must_be_claimed(lead)
-    if not 1 <= said.fence <= lead.fence:
+    if type(said.fence) is not int or not 1 <= said.fence <= lead.fence:
         raise InteractionConfigurationError(
             f"fence {said.fence} was never given out for pause {lead.id}; pass the fence of the turn being settled"
         )

@@ -568,6 +568,12 @@ def test_settle(happened: tuple[str, ...], fence: int, end: Any, then: Any) -> N
             settlement.settle(pause, said, after(2))
 
 
+@pytest.mark.parametrize(("fence", "end"), [(1, "nonsense"), (1, "lapsed"), ("1", "finished"), (True, "finished")])
+def test_what_is_no_settlement_settles_nothing(fence: Any, end: Any) -> None:
+    with pytest.raises(InteractionConfigurationError):
+        settlement.settle(pause_of(*OWED), Settlement(fence, end), after(2))
+
+
 @pytest.mark.parametrize(
     ("happened", "fence", "late"),
     [
