@@ -201,6 +201,7 @@ async def test_a_token_of_ours_goes_on_in_the_kernel_with_the_answer_on_its_call
     assert door.report().certified
 
 
+@IN_MEMORY
 async def test_a_token_that_is_not_ours_is_handed_over_as_it_came_with_the_same_arguments(stage, older, door, surface):
     kernel, token, response, before = Kernel(), older.mint() + " \n", object(), stage.rows()
     by = Actor("maria")
@@ -222,6 +223,7 @@ async def test_the_typed_stream_says_first_what_was_answered(ledger, door):
     assert events[1:] == [f"kernel: {ANSWER_TEXT}", "kernel: end"]
 
 
+@IN_MEMORY
 async def test_flipping_back_and_forth_moves_the_next_token_and_no_other(ledger, older, surface):
     levers = MemorySwitches()
     door, kernel = ContinuationDoor(ledger.capability, levers, legacy=older), Kernel()
@@ -343,6 +345,7 @@ async def test_a_token_that_was_redeemed_is_refused(stage, ledger, older, door, 
         await is_refused(door, surface, question, "already_consumed")
 
 
+@IN_MEMORY
 async def test_the_same_attempt_key_again_is_told_so_and_the_kernel_runs_once(ledger, door, surface):
     question, kernel = await asked(ledger), Kernel()
     await through(door, surface, kernel, question.token, attempt_key="key-1")
@@ -438,6 +441,7 @@ async def test_an_axis_left_unstated_is_the_hosts_mistake(stage, ledger, older, 
     assert (await counts(door, surface)).failed == {"InteractionConfigurationError": 1}
 
 
+@IN_MEMORY
 async def test_a_store_that_cannot_speak_is_no_reason_to_fall_back(ledger, older, door, surface, monkeypatch):
     question = await asked(ledger)
 
@@ -475,6 +479,7 @@ async def test_what_the_older_engine_raises_is_raised_and_is_its_own_business(ol
     assert await counts(door, surface) == continuation.SurfaceCounts(0, {"not_a_capability_token": 1}, {}, {}, {})
 
 
+@IN_MEMORY
 async def test_a_round_still_open_keeps_the_answer_and_the_last_one_carries_all(ledger, older, door, surface):
     first, second = await asked_round(ledger, *round_of("call_1", "call_2"))
     with pytest.raises(RoundOpen):
@@ -487,6 +492,7 @@ async def test_a_round_still_open_keeps_the_answer_and_the_last_one_carries_all(
     assert await counts(door, surface) == continuation.SurfaceCounts(1, {}, {}, {}, {"RoundOpen": 1})
 
 
+@IN_MEMORY
 async def test_a_call_that_a_person_lets_through_goes_to_a_kernel_that_dispatches(ledger, door, surface):
     question, kernel = await asked(ledger, approve()), Kernel()
     kernel.dispatches = True
@@ -527,6 +533,7 @@ async def test_a_stream_returns_at_once_and_decides_at_the_first_item(stage, led
     assert older.handed == []
 
 
+@IN_MEMORY
 @STREAMS
 async def test_a_stream_nobody_iterates_redeems_nothing_and_is_counted_nowhere(stage, ledger, older, surface):
     question, levers, kernel = await asked(ledger), CountedSwitches(*SURFACES), Kernel()
@@ -568,6 +575,7 @@ async def test_whoever_leaves_the_older_engines_stream_early_closes_it(older, do
     assert older.closed == 1
 
 
+@IN_MEMORY
 @STREAMS
 @pytest.mark.parametrize("whose", ["kernel", "older"])
 async def test_a_consumer_that_breaks_off_or_raises_closes_what_was_opened(ledger, older, door, surface, whose):
@@ -581,6 +589,7 @@ async def test_a_consumer_that_breaks_off_or_raises_closes_what_was_opened(ledge
     assert opened.closed == 1
 
 
+@IN_MEMORY
 @STREAMS
 @pytest.mark.parametrize("whose", ["kernel", "older"])
 async def test_a_consumer_that_is_cancelled_closes_what_was_opened(ledger, older, door, surface, whose):
@@ -774,6 +783,7 @@ async def test_a_flip_that_changes_nothing_writes_nothing(stage):
         assert stage.count("switch.flipped@1") == 1
 
 
+@IN_MEMORY
 @pytest.mark.parametrize(
     ("surface", "on", "by"),
     [("streams", True, OPS), ("run", "no", OPS), ("run", 1, OPS), ("run", True, None), ("run", True, "ops-anna")],
@@ -857,6 +867,27 @@ async def test_a_store_that_fails_leaves_the_last_known_state(stage, older, unre
         with pytest.raises(StoreUnavailable):
             await ledger.flip("run", False, OPS)
         assert await ledger.switches.is_on("run")
+
+
+async def test_a_ledger_knows_its_switches_from_its_opening_on(stage, unread):
+    async with stage.ledger() as ledger:
+        await ledger.flip("run", True, OPS)
+    async with stage.ledger() as later:
+
+        def away(_):
+            raise StoreUnavailable("away")
+
+        unread(later, away)
+        assert await states(later) == [True, False, False]
+
+
+async def test_time_never_goes_back_among_flips(stage):
+    async with stage.ledger() as ahead, stage.ledger() as behind:
+        ahead.wait(hours=1)
+        await ahead.flip("run", True, OPS)
+        await behind.flip("run", False, OPS)
+        first, second = await ahead.story(ahead.switches.stream)
+        assert first.at == second.at
 
 
 async def test_a_store_that_hangs_is_asked_by_one_and_waited_for_by_nobody(stage, unread, monkeypatch):
