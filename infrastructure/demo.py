@@ -32,7 +32,7 @@ from ..domain.sentences import tell_all
 from ..domain.turn import Turn
 from .cli_shapes import Outcome, say
 from .keys import KeyFile
-from .settings import LedgerSettings
+from .settings import KEYS_VARIABLE, LedgerSettings
 from .wiring import Ledger, open_ledger, open_recorder
 
 #: Seconds a worker has; one that hangs is ended, and the demo fails.
@@ -140,12 +140,10 @@ class Worker:
     """A process with one job."""
 
     def __init__(self, job: Job) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PAUSELEDGER_")}
         self._process = subprocess.Popen(  # noqa: S603 - this very module, by this very interpreter
             [sys.executable, "-P", "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
         )
         self.pid = self._process.pid
         self._watch = threading.Timer(PATIENCE, self._process.kill)
@@ -242,6 +240,8 @@ def demonstrate(*, store: str | None, keep: bool, quiet: bool) -> Outcome:
         StoreUnavailable: it could not speak, or has no tables yet.
     """
     began = time.monotonic()
+    # Keys in the environment come before those in a directory, and the user's own have no business here.
+    users_keys = os.environ.pop(KEYS_VARIABLE, None)
     room = Path(tempfile.mkdtemp(prefix="pauseledger-demo-"))
     demo = Demo(store or f"sqlite:///{room / 'ledger.db'}", str(room / "keys"), quiet)
     try:
@@ -250,6 +250,8 @@ def demonstrate(*, store: str | None, keep: bool, quiet: bool) -> Outcome:
     finally:
         for worker in demo.workers:
             worker.kill()
+        if users_keys is not None:
+            os.environ[KEYS_VARIABLE] = users_keys
         if not keep:
             shutil.rmtree(room, ignore_errors=True)
     return _ending(demo, pauses, time.monotonic() - began, room if keep else None)

@@ -20,6 +20,7 @@ def ran(capsys, *arguments):
 def test_the_demo(tmp_path):
     """As a user runs it: every claim seen, the story told, and nothing left in the temporary directory."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "HOME": str(tmp_path / "home"), "PAUSELEDGER_STORE": "mysql:"}
+    environment["PAUSELEDGER_KEYS"] = "the user's own, which it does not read"
     command = [Path(sys.executable).with_name("pauseledger"), "demo"]
     shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert (shown.returncode, shown.stderr) == (0, ""), shown.stdout
