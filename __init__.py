@@ -26,7 +26,11 @@ from .domain.continuation import (
     NO_DECODE_TRANSPORT,
     NO_PAUSE_CAPABILITY,
     NOT_A_CAPABILITY_TOKEN,
+    SWITCHED_OFF,
+    ContinuationDoor,
+    DoorReport,
     Recognition,
+    SurfaceCounts,
     recognise,
 )
 from .domain.envelope import Envelope
@@ -90,6 +94,7 @@ from .domain.kernel_resume import (
     resume_stream_typed,
 )
 from .domain.rehydration import NOT_ANSWERED, NOT_DISPATCHED, rehydrate
+from .domain.switches import SURFACES, MemorySwitches
 from .domain.turn import CheckpointReference, PausedTurn, Turn
 from .infrastructure.settings import LedgerSettings
 from .infrastructure.wiring import Ledger, open_ledger
@@ -104,6 +109,8 @@ __all__ = [
     "NO_PAUSE_CAPABILITY",
     "RESUME_PROMPT",
     "STORED",
+    "SURFACES",
+    "SWITCHED_OFF",
     "Actor",
     "ActorMissing",
     "ActorNotAllowed",
@@ -118,7 +125,9 @@ __all__ = [
     "Axes",
     "CallMismatch",
     "CheckpointReference",
+    "ContinuationDoor",
     "Dispatch",
+    "DoorReport",
     "Envelope",
     "HumanInteractionCapability",
     "Interaction",
@@ -132,6 +141,7 @@ __all__ = [
     "LedgerError",
     "LedgerSettings",
     "LedgerTooNew",
+    "MemorySwitches",
     "NotAnswered",
     "NotConsumed",
     "NotRedeemable",
@@ -171,6 +181,7 @@ __all__ = [
     "SettleCommand",
     "Sibling",
     "StoreUnavailable",
+    "SurfaceCounts",
     "TokenExpired",
     "TokenForged",
     "TokenNotYetValid",

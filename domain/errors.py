@@ -463,11 +463,18 @@ class NotRedeemable(LedgerError):
     """The string cannot be redeemed here, and why.
 
     Attributes:
-        reason: One of the recognition reasons: no_pause_capability, no_decode_transport, not_a_capability_token.
+        reason: no_pause_capability, no_decode_transport, not_a_capability_token, or switched_off (by the door).
     """
 
+    _SAYS: ClassVar[dict[str, str]] = {
+        "no_pause_capability": "no capability is wired here; wire the ledger's",
+        "no_decode_transport": "the capability wired here decodes no tokens; wire the ledger's",
+        "switched_off": "this surface is switched off, and no older engine is wired to take the token",
+    }
+
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}: this string is not a token of this ledger; hand it to the engine that issued it")
+        says = self._SAYS.get(reason, "this string is not a token of this ledger; hand it to the engine that issued it")
+        super().__init__(f"{reason}: {says}")
         self.reason = reason
 
 

@@ -353,7 +353,7 @@ def _dispatches(delegate: Any) -> bool:
 
 
 def _arguments(delegate: Any, turn: ResumedTurn) -> dict[str, Any]:
-    given = {"run_id": turn.run_id, "session_id": turn.session_id, "history": turn.history}
+    given: dict[str, Any] = {"run_id": turn.run_id, "session_id": turn.session_id, "history": turn.history}
     if _dispatches(delegate):
         given |= {"dispatch": turn.dispatch, "fence": turn.fence, "idempotency_key": turn.idempotency_key}
     return given
