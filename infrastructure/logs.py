@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
-
-import structlog
 
 LOGGER = "pauseledger"
 
@@ -17,7 +16,12 @@ class StructuredJournal:
 
     def __init__(self) -> None:
         self._logger = logging.getLogger(LOGGER)
-        self._log = structlog.wrap_logger(
+
+    @cached_property
+    def _log(self) -> Any:
+        import structlog  # noqa: PLC0415 - a ledger that nobody listens to need not load it
+
+        return structlog.wrap_logger(
             self._logger,
             wrapper_class=structlog.stdlib.BoundLogger,
             processors=[
