@@ -16,7 +16,7 @@ import psycopg
 from eventsourcing.persistence import StoredEvent
 
 from ..domain.axes import Axes, Scope
-from ..domain.commands import STORED, Actor, AnswerCommand, PauseCommand, PauseReceipt, ResumeCommand
+from ..domain.commands import STORED, AnswerCommand, PauseCommand, PauseReceipt, ResumeCommand
 from ..domain.content import Content
 from ..domain.continuation import recognise
 from ..domain.envelope import Envelope
@@ -440,7 +440,7 @@ def topics(rows: Iterable[Row]) -> list[str]:
 
 
 __all__ = [
-    "ANSWER", "ANSWER_TEXT", "FORMAT", "OTHER_ANSWER", "QUESTION", "REFUSED", "SCOPE", "STORED", "WRONG_ANSWER", "Actor", "Asked",
-    "Given", "MovedClock", "Row", "Stage", "StoryLedger", "a_paused", "approve", "ask", "asked", "asked_round", "axes",
-    "call_of", "contents", "given", "refusal", "round_of", "topics", "turn",
+    "ANSWER", "ANSWER_TEXT", "APPROVAL", "FORMAT", "OTHER_ANSWER", "QUESTION", "REFUSED", "SCOPE", "STORED",
+    "WRONG_ANSWER", "Asked", "Given", "MovedClock", "Row", "Stage", "StoryLedger", "a_paused", "approve", "ask", "asked",
+    "asked_round", "axes", "call_of", "contents", "given", "refusal", "round_of", "topics", "turn",
 ]  # fmt: skip

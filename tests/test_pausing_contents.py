@@ -34,6 +34,13 @@ async def ledger(stage):
         yield opened
 
 
+@pytest.fixture
+async def in_memory(tmp_path):
+    """What is rejected when it comes in reaches no store, so one is enough."""
+    async with Stage("memory:", tmp_path / "keys").ledger(interactions=[free()]) as opened:
+        yield opened
+
+
 def deep(levels, bottom="bottom"):
     for _ in range(levels):
         bottom = [bottom]
@@ -59,21 +66,21 @@ def named(case):
 
 
 @pytest.mark.parametrize("case", VALUES)
-async def test_a_request_that_cannot_be_carried_is_rejected_by_name(stage, ledger, case):
+async def test_a_request_that_cannot_be_carried_is_rejected_by_name(in_memory, case):
     with pytest.raises(PauseRejected) as caught:
-        await asked(ledger, interaction="free", request={"n": VALUES[case]})
+        await asked(in_memory, interaction="free", request={"n": VALUES[case]})
     assert caught.value.name == named(case)
-    assert stage.rows() == []
+    assert in_memory.recorder.max_notification_id() is None
 
 
 @pytest.mark.parametrize("case", VALUES)
-async def test_so_is_a_turn(stage, ledger, case):
+async def test_so_is_a_turn(in_memory, case):
     stopped = turn()
     stopped.messages[0]["extra"] = VALUES[case]
     with pytest.raises(PauseRejected) as caught:
-        await asked(ledger, turn=stopped)
+        await asked(in_memory, turn=stopped)
     assert caught.value.name == named(case)
-    assert stage.rows() == []
+    assert in_memory.recorder.max_notification_id() is None
 
 
 TEXTS = {
@@ -91,11 +98,11 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-async def test_so_is_a_turn_given_as_bytes(stage, ledger, name):
+async def test_so_is_a_turn_given_as_bytes(in_memory, name):
     with pytest.raises(PauseRejected) as caught:
-        await asked(ledger, turn=Turn(FORMAT, TEXTS[name]))
+        await asked(in_memory, turn=Turn(FORMAT, TEXTS[name]))
     assert caught.value.name == name
-    assert stage.rows() == []
+    assert in_memory.recorder.max_notification_id() is None
 
 
 async def test_the_sizes_are_exact(stage, ledger):

@@ -39,12 +39,12 @@ async def test_a_mangled_token_is_forged_and_writes_nothing(stage, ledger, quest
     assert (await question.redeem()).fence == 1
 
 
-@pytest.mark.parametrize("place", range(0, TOKEN_CHARS, 9))
-async def test_no_character_of_a_token_can_be_changed(ledger, question, place):
-    token = altered(question.token, place)
-    with pytest.raises((TokenForged, NotRedeemable)) as caught:
-        await ledger.redeem(token, ANSWER, axes=question.axes)
-    assert isinstance(caught.value, NotRedeemable) == (place < 3)
+async def test_no_character_of_a_token_can_be_changed(stage, ledger, question):
+    for place in range(TOKEN_CHARS):
+        with pytest.raises((TokenForged, NotRedeemable)) as caught:
+            await ledger.redeem(altered(question.token, place), ANSWER, axes=question.axes)
+        assert isinstance(caught.value, NotRedeemable) == (place < 3)
+    assert stage.count() == 1
 
 
 async def test_what_mail_and_urls_do_to_a_token_is_tolerated(question):
