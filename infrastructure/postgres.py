@@ -34,6 +34,7 @@ from .store import (
     named,
     place,
 )
+from .views_postgres import make_views
 
 _Row = tuple[Any, ...]
 _LAST = (1 << 63) - 1
@@ -176,6 +177,11 @@ class PostgresRecorder(LedgerRecorder):
             "lease": sql.Identifier(schema, "lease"),
         }
 
+    @property
+    def views_schema(self) -> str:
+        """The schema that holds the tables of the views."""
+        return f"{self._schema}_views"
+
     def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
         """Write sorted rows in one statement that is its own transaction."""
         columns = (
@@ -256,7 +262,10 @@ class PostgresRecorder(LedgerRecorder):
     def headers(self, gt: int, limit: int) -> Sequence[Notification]:
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""
         found = self._repeat(_HEADERS, (HEADER_BYTES, gt, limit))
-        return [Notification(*row[:4], id=row[4]) for row in found]
+        return [
+            Notification(stream, version, topic, state, id=position)
+            for stream, version, topic, state, position in found
+        ]
 
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
         """Read the leases of these pauses."""
@@ -295,7 +304,8 @@ class PostgresRecorder(LedgerRecorder):
     def migrate(self, runtime_role: str | None = None) -> list[str]:
         """Make the tables where they are missing, and give a role that exists what it needs at run time.
 
-        The role may read and insert events, read the ledger's settings, and renew leases; PUBLIC may do nothing.
+        The role may read and insert events, read the ledger's settings, renew leases, and write the rows of views;
+        PUBLIC may do nothing.
 
         Raises:
             InteractionConfigurationError: the role given does not exist, or the one connected may not make tables.
@@ -307,6 +317,8 @@ class PostgresRecorder(LedgerRecorder):
                 "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"pauseledger {self._schema}",)
             )
             done = [f"made the tables of schema@{SCHEMA_REVISION} in {self._schema}"] if self._make(connection) else []
+            if make_views(connection, self.views_schema, runtime_role) and not done:
+                done.append(f"made the tables of the views in {self.views_schema}")
             if runtime_role is not None:
                 connection.execute(self._compose(_GRANTS, role=sql.Identifier(runtime_role)))
                 done.append(f"granted {runtime_role} to read and to append")

@@ -36,6 +36,7 @@ class LedgerSettings:
         interactions: The host's own, beside `ask_user` and `approval`.
         checkpoints: Where the host keeps turns of its own, by the name of the store.
         transcripts: Codecs of further wire formats.
+        views: Where the views are kept, as the URL of a store. Default: beside the ledger.
         threads: Threads for drivers that block; also the most connections to PostgreSQL.
         schema: The PostgreSQL schema.
         busy_timeout: How long SQLite waits for another process's write.
@@ -50,6 +51,7 @@ class LedgerSettings:
     interactions: Sequence[Interaction] = ()
     checkpoints: Mapping[str, Checkpoints] = field(default_factory=dict)
     transcripts: Sequence[Transcript] = ()
+    views: str | None = None
     threads: int = 8
     schema: str = "pauseledger"
     busy_timeout: float = 5.0
@@ -63,7 +65,9 @@ class LedgerSettings:
                 raise InteractionConfigurationError(f"{name} must be a whole number from {least} up")
         unknown = set(self.optional_axes) - set(AXES)
         if unknown:
-            raise InteractionConfigurationError(f"optional_axes may list {', '.join(AXES)}; not {', '.join(sorted(unknown))}")
+            raise InteractionConfigurationError(
+                f"optional_axes may list {', '.join(AXES)}; not {', '.join(sorted(unknown))}"
+            )
 
 
 def store_url(given: str | None) -> str:

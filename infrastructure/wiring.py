@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from ..domain.answers import built_in
-from ..domain.axes import Axes
+from ..domain.axes import Axes, Scope
 from ..domain.capability import HumanInteractionCapability, Operator
 from ..domain.commands import Actor
 from ..domain.continuation import recognise
@@ -24,7 +24,9 @@ from ..domain.interactions import Interactions
 from ..domain.kernel_resume import ResumedTurn, prepare
 from ..domain.services import Services
 from ..domain.switches import Surface
+from ..projections.stranded import Stranded
 from .executor import Executor
+from .following import Following
 from .keys import KeyFile, KeyRing
 from .logs import StructuredJournal
 from .mapper import Registry
@@ -37,6 +39,8 @@ from .sqlite import SQLiteRecorder
 from .store import LedgerRecorder
 from .switches import LedgerSwitches
 from .transcripts import known
+from .views import LedgerViews
+from .views_sqlite import ViewsFile
 
 MEMORY = "memory:"
 
@@ -52,11 +56,16 @@ class Ledger:
         self._recorder: LedgerRecorder | None = None
         self._opened: tuple[HumanInteractionCapability, EventSourcedPauses, Services] | None = None
         self._switches: LedgerSwitches | None = None
+        self._views: LedgerViews | None = None
 
     async def __aenter__(self) -> Self:
         self._executor = Executor(self._settings.threads)
         try:
             self._opened = await self._executor(self._open)
+            assert self._recorder is not None  # noqa: S101 - opened with it
+            apart = self._settings.views
+            views = self._recorder if apart is None else open_views(apart, self._settings)
+            self._views = LedgerViews(self._recorder, views, self._opened[1], self._opened[2], self._executor)
             self._switches = LedgerSwitches(self._opened[2], self._opened[1])
             await self._switches.begin()
         except BaseException:
@@ -92,6 +101,34 @@ class Ledger:
         self._open_or_say()
         assert self._switches is not None  # noqa: S101 - made with it
         return self._switches
+
+    @property
+    def views(self) -> LedgerViews:
+        """What can be asked: open pauses, history, refusals, response times, stranded turns."""
+        self._open_or_say()
+        assert self._views is not None  # noqa: S101 - made with it
+        return self._views
+
+    def follow(self, *, sweep: bool = True, progress: Callable[[int, int], None] | None = None) -> Following:
+        """Follow the log, so that views are a moment behind, and mark closed windows: in this event loop.
+
+        `async with ledger.follow():` does so beside what the host does; `await ledger.follow().run()` does nothing
+        else. Any number may follow at once. `progress` is called with the slowest view's position and the log's newest.
+        """
+        return self.views.follow(self.capability, sweep=sweep, progress=progress)
+
+    def owed(self, scope: Scope) -> AsyncIterator[Stranded]:
+        """Go through the turns of a scope that are ready, stalled or left by a dead worker, for a worker to `recover`.
+
+        `await ledger.capability.recover(RecoverCommand(pause_id=item.pause_id, axes=item.axes))` takes one up. Others
+        may do so as well: of two that recover at once one wins, and the other is told by a `RecoveryError`. Nobody has
+        to follow: what the log holds is folded first, for 10 seconds at most; what is left comes the next time.
+
+        Raises (when iterated):
+            InteractionConfigurationError: the scope is none.
+            StoreUnavailable: the store could not speak.
+        """
+        return self.views.owed(scope)
 
     async def flip(self, surface: Surface, on: bool, by: Actor) -> bool:
         """Hand a surface (run, stream, stream_typed) to the kernel, or roll it back, for every process on this ledger.
@@ -186,9 +223,11 @@ class Ledger:
         return open_recorder(self._url, self._settings)
 
     async def _close(self) -> None:
-        executor, recorder = self._executor, self._recorder
-        self._opened = self._executor = self._recorder = None
+        executor, recorder, views = self._executor, self._recorder, self._views
+        self._opened = self._executor = self._recorder = self._views = None
         if executor is not None:
+            if views is not None:
+                await views.close()
             if recorder is not None:
                 await executor(recorder.close)
             executor.close()
@@ -235,7 +274,15 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
     )
 
 
+def open_views(url: str, settings: LedgerSettings) -> LedgerRecorder:
+    """Open the store a URL names for views alone; no ledger is made in it."""
+    if url.partition(":")[0] == "sqlite":
+        return ViewsFile(sqlite_path(url), busy_timeout=settings.busy_timeout)
+    return open_recorder(url, settings)
+
+
 def sqlite_path(url: str) -> Path:
+    """Read the path of a file out of a store's URL."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:

@@ -1,0 +1,89 @@
+"""Following as it runs in a host's event loop: one task folds, another sweeps, until somebody ends it."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from ..domain.errors import StoreUnavailable
+from ..domain.ports import Journal
+from .executor import Executor
+from .runner import Runner
+from .sweepers import Sweepers
+
+#: How long to wait for the next look at the log (seconds): while facts come, at most when none do, and at most while
+#: the store cannot speak.
+BUSY, IDLE, UNAVAILABLE = 0.02, 0.2, 2.0
+
+
+class Following:
+    """`async with ledger.follow():` follows beside what the host does; `await ledger.follow().run()` does nothing else.
+
+    A store that cannot speak is tried again for good; that is logged. Ending it, in either way, leaves every view
+    whole: whoever follows next goes on from there.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        sweepers: Sweepers | None,
+        run: Executor,
+        journal: Journal,
+        *,
+        sweep_seconds: float,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._runner = runner
+        self._sweepers = sweepers
+        self._run = run
+        self._journal = journal
+        self._sweep_seconds = sweep_seconds
+        self._progress = progress
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.ensure_future(self.run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None  # noqa: S101 - made on entry
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def run(self) -> None:
+        """Follow and sweep until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            if self._sweepers is not None:
+                tasks.create_task(self._sweep(self._sweepers))
+
+    async def _follow(self) -> None:
+        wait = BUSY
+        while True:
+            moved = await self._tried(self._step, "views")
+            slower = min(max(wait, IDLE) * 2, UNAVAILABLE) if moved is None else min(wait * 1.5, IDLE)
+            wait = BUSY if moved else slower
+            if not moved or moved < self._runner.batch:
+                await asyncio.sleep(wait)
+
+    async def _step(self) -> int:
+        moved = await self._run(self._runner.step)
+        if self._progress is not None:
+            self._progress(*await self._run(self._runner.progress))
+        return moved
+
+    async def _sweep(self, sweepers: Sweepers) -> None:
+        while True:
+            await asyncio.sleep(self._sweep_seconds)
+            await self._tried(sweepers.sweep, "sweepers")
+
+    async def _tried(self, work: Callable[[], Awaitable[int]], what: str) -> int | None:
+        try:
+            return await work()
+        except StoreUnavailable as gone:
+            self._journal.note("following_waits", part=what, says=str(gone))
+            return None

@@ -1,0 +1,134 @@
+"""Views in this process's memory, beside a ledger in memory."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from eventsourcing.persistence import IntegrityError, Tracking
+
+from ..projections.projection import Projection
+from ..projections.rows import LOG, Changes, Condition, Key, LostRace, Place, Query, Rows, Table, Values, plain
+from .memory import MemoryRecorder
+
+_HELD: "WeakKeyDictionary[MemoryRecorder, dict[str, MemoryRows]]" = WeakKeyDictionary()
+_LOCK = RLock()
+
+
+class MemoryRows(Rows):
+    """Rows in dicts, one lock around all."""
+
+    def __init__(self, projection: Projection) -> None:
+        self._tables = projection.tables
+        self._lock = RLock()
+        self._live = 1
+        self._builds: dict[int, dict[Table[Any], dict[Key, Values]]] = {1: self._empty()}
+        self._at: dict[int, dict[str, int]] = {1: {LOG: 0}}
+
+    def _empty(self) -> dict[Table[Any], dict[Key, Values]]:
+        return {table: {} for table in self._tables}
+
+    def place(self) -> Place:
+        """Tell where the live build is."""
+        with self._lock:
+            return Place(self._live, self._at[self._live][LOG])
+
+    def find(self, build: int, table: Table[Any], keys: Sequence[Key]) -> dict[Key, Values]:
+        """Read the rows of these keys."""
+        with self._lock:
+            held = self._builds.get(build, {}).get(table, {})
+            return {key: held[key] for key in keys if key in held}
+
+    def save(self, at: Place, changes: Changes, position: int) -> None:
+        """Write a batch, if the build is still where it was."""
+        with self._lock:
+            if self.place_of(at.build) != at:
+                raise LostRace("the view went on")
+            tables = self._builds[at.build]
+            for table, change in changes.items():
+                for key in change.gone:
+                    tables[table].pop(key, None)
+                tables[table].update({table.key_of(row): row for row in change.come})
+            self._at[at.build][LOG] = position
+
+    def select(self, query: Query[Any]) -> list[Values]:
+        """Answer from the live build."""
+        with self._lock:
+            rows = [row for row in self._builds[self._live][query.table].values() if _holds(row, query.where)]
+        rows.sort(key=lambda row: _sortable(row, query.order), reverse=query.descending)
+        if query.after is not None:
+            after = tuple((True, plain(value)) for value in query.after)
+            passed: Callable[[Any], bool] = (lambda key: key < after) if query.descending else (lambda key: key > after)
+            rows = [row for row in rows if passed(_sortable(row, query.order))]
+        return rows[query.offset :][: query.limit]
+
+    def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
+        """Count by columns."""
+        with self._lock:
+            rows = [row for row in self._builds[self._live][table].values() if _holds(row, where)]
+        return dict(Counter(tuple(row[name] for name in columns) for row in rows))
+
+    def begin_build(self) -> Place:
+        """Empty the tables of the next build."""
+        with self._lock:
+            build = self._live + 1
+            self._builds[build], self._at[build] = self._empty(), {LOG: 0}
+            return Place(build, 0)
+
+    def place_of(self, build: int) -> Place | None:
+        """Tell where a build is."""
+        with self._lock:
+            return Place(build, self._at[build][LOG]) if build in self._at else None
+
+    def swap(self, build: int) -> bool:
+        """Make a build the live one."""
+        with self._lock:
+            new, live = self.place_of(build), self.place()
+            if new is None or build <= live.build or new.position < live.position:
+                return False
+            self._live = build
+            del self._builds[live.build], self._at[live.build]
+            return True
+
+    def insert_tracking(self, tracking: Tracking) -> None:
+        """Move the live build's position for an application on."""
+        with self._lock:
+            at = self._at[self._live]
+            if tracking.notification_id <= at.get(tracking.application_name, 0):
+                raise IntegrityError("that position was tracked before")
+            at[tracking.application_name] = tracking.notification_id
+
+    def max_tracking_id(self, application_name: str) -> int | None:
+        """Tell the live build's position for an application."""
+        with self._lock:
+            return self._at[self._live].get(application_name) or None
+
+    def close(self) -> None:
+        """Do nothing: the rows live as long as their ledger's recorder."""
+
+
+def memory_rows(recorder: MemoryRecorder, projection: Projection) -> MemoryRows:
+    """Give the rows of a view on a ledger in memory: the same for everybody who works with that."""
+    with _LOCK:
+        held = _HELD.setdefault(recorder, {})
+        return held.setdefault(projection.id, MemoryRows(projection))
+
+
+_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": lambda held, asked: held == asked,
+    "<": lambda held, asked: held < asked,
+    "<=": lambda held, asked: held <= asked,
+    ">": lambda held, asked: held > asked,
+    ">=": lambda held, asked: held >= asked,
+    "in": lambda held, asked: held in {plain(one) for one in asked},
+    "has": lambda held, asked: asked in held,
+}
+
+
+def _holds(row: Values, where: Sequence[Condition]) -> bool:
+    return all(row[name] is not None and _TESTS[test](row[name], plain(asked)) for name, test, asked in where)
+
+
+def _sortable(row: Values, order: Sequence[str]) -> tuple[Any, ...]:
+    return tuple((row[name] is not None, row[name]) for name in order)

@@ -1,0 +1,344 @@
+"""Views in PostgreSQL: tables in a schema of their own, in the ledger's database or another."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from eventsourcing.persistence import IntegrityError, Tracking
+from psycopg import sql
+
+from ..domain.errors import StoreUnavailable
+from ..projections import PROJECTIONS
+from ..projections.projection import Projection
+from ..projections.rows import (
+    LOG,
+    Changes,
+    Condition,
+    Key,
+    Kind,
+    LostRace,
+    Place,
+    Query,
+    Rows,
+    RowsRejected,
+    Table,
+    Values,
+    plain,
+)
+from .views_sql import SLOTS, Sql, listed, quoted, read, slot_of, stored_name, written
+
+if TYPE_CHECKING:
+    from .postgres import PostgresRecorder
+
+T = TypeVar("T")
+_Connection = psycopg.Connection[tuple[Any, ...]]
+
+#: Sorted byte by byte: moments are texts of one length, and as such the same order in every store.
+_TEXT = 'text COLLATE "C"'
+_TYPES: dict[Kind, str] = {"uuid": "uuid", "int": "bigint", "flag": "integer"}
+
+# Keyed by the view: two views in one schema would else share the one position of the application they follow.
+_FOR_ALL = """
+CREATE TABLE {schema}.tracking (
+    view text NOT NULL,
+    build integer NOT NULL,
+    application_name text NOT NULL,
+    position bigint NOT NULL,
+    PRIMARY KEY (view, build, application_name)
+) WITH (fillfactor = 50);
+CREATE TABLE {schema}.live (view text PRIMARY KEY, build integer NOT NULL);
+"""
+
+_GRANTS = """
+GRANT USAGE ON SCHEMA {schema} TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA {schema} TO {role};
+"""
+
+
+class _PostgresSql(Sql):
+    within = "strpos"
+
+    def among(self, column: str, kind: Kind) -> str:
+        return f"{column} = ANY(?::{_TYPES.get(kind, 'text')}[])"
+
+    def listed_value(self, values: Sequence[Any]) -> Any:
+        return [plain(value) for value in values]
+
+    def value(self, kind: Kind, value: Any) -> Any:
+        return carried(value) if kind == "text" else value
+
+    def columns(self, table: Table[Any]) -> str:
+        return ", ".join(
+            f"{quoted(name)}::text" if kind == "uuid" else quoted(name) for name, kind in table.columns.items()
+        )
+
+
+_SQL = _PostgresSql()
+
+
+def carried(value: Any) -> Any:
+    """Spell a text so that the server can hold it: U+0000 stands in no text of PostgreSQL."""
+    if isinstance(value, str) and ("\\" in value or "\0" in value):
+        return value.replace("\\", "\\\\").replace("\0", "\\0")
+    return value
+
+
+def _uncarried(value: str) -> str:
+    return "\\".join(part.replace("\\0", "\0") for part in value.split("\\\\")) if "\\" in value else value
+
+
+class PostgresRows(Rows):
+    """Rows in tables of a schema, which `pauseledger migrate` makes.
+
+    Args:
+        database: What lends connections.
+        own: Whether its connections are the views' own, to be closed with them.
+    """
+
+    def __init__(self, database: "PostgresRecorder", projection: Projection, *, schema: str, own: bool = False) -> None:
+        self._database = database
+        self._own = own
+        self._projection = projection
+        self._schema = schema
+        self._live = 1
+
+    def place(self) -> Place:
+        """Tell where the live build is."""
+        with self._database.lent() as connection:
+            return self._place(connection)
+
+    def _place(self, connection: _Connection) -> Place:
+        found = self._say(
+            connection,
+            "SELECT build, position FROM {schema}.live JOIN {schema}.tracking USING (view, build)"
+            " WHERE view = ? AND application_name = ?",
+            (self._projection.id, LOG),
+        )
+        if not found:
+            raise StoreUnavailable(f"view {self._projection.id} is not there; run `pauseledger migrate`")
+        self._live = found[0][0]
+        return Place(*found[0])
+
+    def find(self, build: int, table: Table[Any], keys: Sequence[Key]) -> dict[Key, Values]:
+        """Read the rows of these keys."""
+        given, values = self._keys(table, keys)
+        columns = _SQL.columns(table)
+        statement = f"SELECT {columns} FROM {self._name(table, build)} NATURAL JOIN {given}"  # noqa: S608 - own names
+        with self._database.lent() as connection, _fitting():
+            rows = [_read(table, row) for row in self._say(connection, statement, values)]
+        return {table.key_of(row): row for row in rows}
+
+    def save(self, at: Place, changes: Changes, position: int) -> None:
+        """Write a batch and the position in one transaction."""
+        move = (
+            "UPDATE {schema}.tracking SET position = ?"
+            " WHERE view = ? AND build = ? AND application_name = ? AND position = ? RETURNING position"
+        )
+        with self._database.lent() as connection, connection.transaction():
+            # First of all: whoever moves the view at the same time waits here, and then finds it moved.
+            if not self._say(connection, move, (position, self._projection.id, at.build, LOG, at.position)):
+                raise LostRace("the view went on")
+            with _fitting():
+                for table, change in changes.items():
+                    if change.gone:
+                        self._remove(connection, table, at.build, change.gone)
+                    if change.come:
+                        self._copy(connection, table, at.build, change.come)
+
+    def _remove(self, connection: _Connection, table: Table[Any], build: int, keys: Sequence[Key]) -> None:
+        given, values = self._keys(table, keys)
+        same = " AND ".join(f"held.{quoted(name)} = given.{quoted(name)}" for name in table.key)
+        name = self._name(table, build)
+        self._say(connection, f"DELETE FROM {name} AS held USING {given} WHERE {same}", values)  # noqa: S608 - own names
+
+    def _copy(self, connection: _Connection, table: Table[Any], build: int, rows: Sequence[Values]) -> None:
+        columns = table.columns
+        statement = f"COPY {self._name(table, build)} ({listed(tuple(columns))}) FROM STDIN"
+        with connection.cursor() as cursor, cursor.copy(self._compose(statement)) as copy:
+            for row in rows:
+                copy.write_row([_SQL.value(kind, written(kind, row[name])) for name, kind in columns.items()])
+
+    def select(self, query: Query[Any]) -> list[Values]:
+        """Answer from the live build."""
+
+        def ask(connection: _Connection, build: int) -> list[Values]:
+            statement, values = _SQL.select(query, self._name(query.table, build))
+            return [_read(query.table, row) for row in self._say(connection, statement, values)]
+
+        return self._of_live(ask)
+
+    def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
+        """Count by columns."""
+
+        def ask(connection: _Connection, build: int) -> dict[Key, int]:
+            statement, values = _SQL.tally(table, columns, where, self._name(table, build))
+            return {_read_key(table, columns, key): count for *key, count in self._say(connection, statement, values)}
+
+        return self._of_live(ask)
+
+    def _of_live(self, ask: Callable[[_Connection, int], T]) -> T:
+        with self._database.lent() as connection:
+            while True:
+                build = self._live
+                answer = ask(connection, build)
+                # The build asked may have been replaced, and emptied for another one, meanwhile.
+                if self._place(connection).build == build:
+                    return answer
+
+    def begin_build(self) -> Place:
+        """Empty the tables of the next build."""
+        with self._database.lent() as connection, connection.transaction():
+            build = self._place(connection).build + 1
+            self._say(
+                connection,
+                "INSERT INTO {schema}.tracking VALUES (?, ?, ?, 0)"
+                " ON CONFLICT (view, build, application_name) DO UPDATE SET position = 0",
+                (self._projection.id, build, LOG),
+            )
+            # Another one may have swapped meanwhile, and this build be the live one.
+            if self._place(connection).build >= build:
+                raise LostRace("somebody else has rebuilt the view")
+            for table in self._projection.tables:
+                self._say(connection, f"TRUNCATE {self._name(table, build)}")
+            return Place(build, 0)
+
+    def place_of(self, build: int) -> Place | None:
+        """Tell where a build is."""
+        with self._database.lent() as connection:
+            found = self._say(
+                connection,
+                "SELECT position FROM {schema}.tracking WHERE view = ? AND build = ? AND application_name = ?",
+                (self._projection.id, build, LOG),
+            )
+        return Place(build, found[0][0]) if found else None
+
+    def swap(self, build: int) -> bool:
+        """Make a build the live one."""
+        view = self._projection.id
+        with self._database.lent() as connection, connection.transaction():
+            self._say(connection, "SELECT build FROM {schema}.live WHERE view = ? FOR UPDATE", (view,))
+            live = self._place(connection).build
+            # Held, so that nobody moves either of the two before this is over.
+            found = self._say(
+                connection,
+                "SELECT build, position FROM {schema}.tracking WHERE view = ? AND application_name = ?"
+                " ORDER BY build FOR UPDATE",
+                (view, LOG),
+            )
+            positions = {at: position for at, position in found}  # noqa: C416 - dict() would hide the types
+            if build <= live or positions.get(build, -1) < positions[live]:
+                return False
+            self._say(connection, "UPDATE {schema}.live SET build = ? WHERE view = ?", (build, view))
+            self._say(connection, "DELETE FROM {schema}.tracking WHERE view = ? AND build = ?", (view, live))
+            return True
+
+    def insert_tracking(self, tracking: Tracking) -> None:
+        """Move the live build's position for an application on."""
+        statement = (
+            "INSERT INTO {schema}.tracking AS held VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (view, build, application_name) DO UPDATE"
+            " SET position = excluded.position WHERE held.position < excluded.position RETURNING position"
+        )
+        with self._database.lent() as connection:
+            build = self._place(connection).build
+            values = (self._projection.id, build, tracking.application_name, tracking.notification_id)
+            if not self._say(connection, statement, values):
+                raise IntegrityError("that position was tracked before")
+
+    def max_tracking_id(self, application_name: str) -> int | None:
+        """Tell the live build's position for an application."""
+        with self._database.lent() as connection:
+            found = self._say(
+                connection,
+                "SELECT position FROM {schema}.tracking JOIN {schema}.live USING (view, build)"
+                " WHERE view = ? AND application_name = ?",
+                (self._projection.id, application_name),
+            )
+        return found[0][0] or None if found else None
+
+    def close(self) -> None:
+        """Close the connections, if they are the views' own."""
+        if self._own:
+            self._database.close()
+
+    def _keys(self, table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[Any]]:
+        kinds = [table.columns[name] for name in table.key]
+        arrays = ", ".join(f"?::{_TYPES.get(kind, 'text')}[]" for kind in kinds)
+        values = [[_SQL.value(kind, key[at]) for key in keys] for at, kind in enumerate(kinds)]
+        return f"unnest({arrays}) AS given ({listed(table.key)})", values
+
+    def _name(self, table: Table[Any], build: int) -> str:
+        return f"{{schema}}.{quoted(stored_name(self._projection, table, slot_of(build)))}"
+
+    def _compose(self, statement: str) -> sql.Composed:
+        # Every statement is made of this package's own names; values go beside it.
+        return sql.SQL(statement.replace("?", "%s")).format(schema=sql.Identifier(self._schema))
+
+    def _say(self, connection: _Connection, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        said = connection.execute(self._compose(statement), values)
+        return said.fetchall() if said.description else []
+
+
+def _read(table: Table[Any], row: Sequence[Any]) -> Values:
+    values = read(table, row)
+    for name, kind in table.columns.items():
+        if kind == "text" and values[name] is not None:
+            values[name] = _uncarried(values[name])
+    return values
+
+
+def _read_key(table: Table[Any], columns: Sequence[str], key: Sequence[Any]) -> Key:
+    return tuple(
+        _uncarried(value) if table.columns[name] == "text" and value is not None else value
+        for name, value in zip(columns, key, strict=True)
+    )
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    try:
+        yield
+    except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
+        if error.sqlstate is not None and error.sqlstate[:2] not in {"22", "23"}:
+            raise
+        raise RowsRejected(type(error).__name__) from None
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise RowsRejected(type(error).__name__) from None
+
+
+def make_views(connection: _Connection, schema: str, runtime_role: str | None = None) -> bool:
+    """Make the tables of views where they are missing, and say whether any were; a role is given what it needs."""
+    names = {"schema": sql.Identifier(schema)}
+
+    def say(statement: str, **more: sql.Composable) -> psycopg.Cursor[tuple[Any, ...]]:
+        return connection.execute(sql.SQL(statement).format(**names, **more))
+
+    if connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
+        say("CREATE SCHEMA {schema}")
+        say("REVOKE ALL ON SCHEMA {schema} FROM PUBLIC")
+    # A role that may not make tables finds out only where some are missing.
+    if connection.execute("SELECT to_regclass(format('%%I.live', %s::text))", (schema,)).fetchone() == (None,):
+        say(_FOR_ALL)
+    known = {view for (view,) in say("SELECT view FROM {schema}.live").fetchall()}
+    missing = [projection for projection in (make() for make in PROJECTIONS) if projection.id not in known]
+    for projection in missing:
+        for slot in SLOTS:
+            for table in projection.tables:
+                _make_table(say, stored_name(projection, table, slot), table)
+        say("INSERT INTO {schema}.live VALUES ({view}, 1)", view=sql.Literal(projection.id))
+        say(
+            "INSERT INTO {schema}.tracking VALUES ({view}, 1, {log}, 0)",
+            view=sql.Literal(projection.id),
+            log=sql.Literal(LOG),
+        )
+    if runtime_role is not None:
+        say(_GRANTS, role=sql.Identifier(runtime_role))
+    return bool(missing)
+
+
+def _make_table(say: Callable[[str], Any], name: str, table: Table[Any]) -> None:
+    columns = ", ".join(f"{quoted(column)} {_TYPES.get(kind, _TEXT)}" for column, kind in table.columns.items())
+    say(f"CREATE TABLE {{schema}}.{quoted(name)} ({columns}, PRIMARY KEY ({listed(table.key)}))")
+    for number, index in enumerate(table.indexes):
+        say(f"CREATE INDEX {quoted(f'{name}_{number}')} ON {{schema}}.{quoted(name)} ({listed(index)})")

@@ -1,0 +1,248 @@
+"""History: one pause, round, run or session told fact by fact, refused attempts included."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ..domain.axes import Scope
+from ..domain.errors import InteractionConfigurationError
+from ..domain.facts import FACTS
+from .projection import PATIENCE, Projection, View, within
+from .rows import Condition, Page, Query, Table, Values
+from .seen import Seen, tag_of
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFact:
+    """One fact as the view keeps it: its header as it is stored."""
+
+    position: int
+    pause: UUID
+    stream: UUID
+    version: int
+    scope: Scope | None
+    at: datetime | None
+    topic: str
+    header: str
+    unreadable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPause:
+    """Where a pause belongs."""
+
+    pause: UUID
+    scope: Scope | None
+    session_id: str
+    run_id: str
+    call_id: str
+    round: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One fact of a history. Who is told by tags; `pauseledger show` reads names and contents out of the ledger.
+
+    Attributes:
+        what: The fact's name, such as `answered` or `refused`.
+        who: Who answered, tried, withdrew, ...; or asked.
+        decision: What an answer decides: answer, approve, edit, reject or respond.
+        axis, reason: What a refusal failed on; `reason` is also why a turn broke off, was given up or taken up again.
+        attempt: The same for the facts of one attempt.
+        fence: The claim it is about.
+        holder: The process that took the claim.
+        request_digest, shown_digest, response_digest: Of what was asked, of what was shown, of
+            the answer.
+        fields: The header whole, as FACTS lists its fields.
+        unreadable: It is of a newer version or corrupt; what is None could not be told.
+    """
+
+    position: int
+    pause: UUID
+    stream: UUID
+    version: int
+    scope: Scope | None
+    at: datetime | None
+    topic: str
+    what: str
+    who: str | None
+    decision: str | None
+    axis: str | None
+    reason: str | None
+    attempt: str | None
+    fence: int | None
+    holder: str | None
+    request_digest: str | None
+    shown_digest: str | None
+    response_digest: str | None
+    unreadable: bool
+    fields: Mapping[str, Any]
+
+
+STORED = Table("history_facts", StoredFact, ("position",), (("pause", "position"),))
+KNOWN = Table(
+    "history_pauses",
+    KnownPause,
+    ("pause",),
+    (("round",), ("scope", "run_id"), ("scope", "session_id")),
+)
+
+
+class History(Projection):
+    """Keeps every fact of every pause by its header, and where each pause belongs."""
+
+    name = "history"
+    facts = frozenset(kind.NAME for kind in FACTS)
+    own_tables = (STORED, KNOWN)
+
+    def fold(self, fact: Seen, page: Page) -> None:
+        """Take one fact into the history."""
+        if fact.name == "pause.paused":
+            said = fact.fields
+            page.put(KNOWN, {
+                "pause": fact.pause,
+                "scope": fact.scope,
+                "session_id": said["session_id"],
+                "run_id": said["run_id"],
+                "call_id": said["call_id"],
+                "round": said["round"]["lead"],
+            })  # fmt: skip
+        page.put(STORED, _kept(fact, 0))
+
+    def flag(self, fact: Seen, page: Page) -> None:
+        """Keep it in its place."""
+        page.put(STORED, _kept(fact, 1))
+
+
+def _kept(fact: Seen, unreadable: int) -> Values:
+    return {
+        "position": fact.position,
+        "pause": fact.pause,
+        "stream": fact.stream,
+        "version": fact.version,
+        "scope": fact.scope,
+        "at": fact.at,
+        "topic": fact.topic,
+        "header": fact.text,
+        "unreadable": unreadable,
+    }
+
+
+class HistoryView(View[History]):
+    """Questions to the history, each answered in the order of the log; go on `from_position` of the last row.
+
+    What is refused on a pause that is not in this store belongs to no tenant: an operator sees it.
+    """
+
+    projection = History
+
+    async def of_pause(
+        self,
+        scope: Scope,
+        pause: UUID,
+        *,
+        limit: int = 500,
+        from_position: int = 0,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> list[Told]:
+        """Tell of one pause."""
+        await self._ask.reach(after, seconds)
+        return await self._tell((*within(scope), ("pause", "=", pause)), limit, from_position)
+
+    async def of_round(
+        self,
+        scope: Scope,
+        lead: UUID,
+        *,
+        limit: int = 500,
+        from_position: int = 0,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> list[Told]:
+        """Tell of all pauses of a round; `lead` is the pause id that its receipts name as `round`."""
+        await self._ask.reach(after, seconds)
+        return await self._of(within(scope), ("round", "=", lead), limit, from_position)
+
+    async def of_run(
+        self,
+        scope: Scope,
+        run_id: str,
+        *,
+        limit: int = 500,
+        from_position: int = 0,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> list[Told]:
+        """Tell of all pauses of a run."""
+        await self._ask.reach(after, seconds)
+        return await self._of(within(scope), ("run_id", "=", run_id), limit, from_position)
+
+    async def of_session(
+        self,
+        scope: Scope,
+        session_id: str,
+        *,
+        limit: int = 500,
+        from_position: int = 0,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> list[Told]:
+        """Tell of all pauses of a session."""
+        await self._ask.reach(after, seconds)
+        return await self._of(within(scope), ("session_id", "=", session_id), limit, from_position)
+
+    async def of_pause_of_all_tenants(
+        self,
+        pause: UUID,
+        *,
+        limit: int = 500,
+        from_position: int = 0,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> list[Told]:
+        """Tell of one pause, whoever's it is, for an operator."""
+        await self._ask.reach(after, seconds)
+        return await self._tell((("pause", "=", pause),), limit, from_position)
+
+    async def _of(self, where: Sequence[Condition], chosen: Condition, limit: int, from_position: int) -> list[Told]:
+        known = await self._ask.select(Query(KNOWN, (*where, chosen), ("pause",)))
+        pauses = [row["pause"] for row in known]
+        return await self._tell((*where, ("pause", "in", pauses)), limit, from_position) if pauses else []
+
+    async def _tell(self, where: Sequence[Condition], limit: int, from_position: int) -> list[Told]:
+        if limit < 1:
+            raise InteractionConfigurationError("a history has at least one row; pass a limit from 1 up")
+        query = Query(STORED, where, ("position",), after=(from_position,), limit=limit)
+        return [_told(row) for row in await self._rows(query)]
+
+
+def _told(row: StoredFact) -> Told:
+    said: dict[str, Any] = json.loads(row.header) if row.header else {}
+    readable = {} if row.unreadable else said
+    claim = readable.get("claim") or {}
+    return Told(
+        position=row.position,
+        pause=row.pause,
+        stream=row.stream,
+        version=row.version,
+        scope=row.scope,
+        at=row.at,
+        topic=row.topic,
+        what=row.topic.partition("@")[0].removeprefix("pause."),
+        who=tag_of(readable.get("by") or readable.get("asked_by")),
+        decision=readable.get("decision"),
+        axis=readable.get("axis"),
+        reason=readable.get("reason") or readable.get("because") or readable.get("cause"),
+        attempt=readable.get("attempt"),
+        fence=claim.get("fence") or readable.get("fence"),
+        holder=claim.get("holder"),
+        request_digest=(readable.get("request") or {}).get("digest"),
+        shown_digest=readable.get("shown"),
+        response_digest=(readable.get("response") or {}).get("digest") or readable.get("response_digest"),
+        unreadable=row.unreadable,
+        fields=said,
+    )

@@ -1,0 +1,350 @@
+"""Open pauses: who is waited for, since when and until when: the inbox."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ..domain.axes import Scope
+from ..domain.errors import InteractionConfigurationError
+from .projection import PATIENCE, Projection, View, within
+from .rows import Condition, Key, Page, Query, Table, Values, shown
+from .seen import Seen, tag_of
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPause:
+    """One row of the inbox. Groups, assignees and `asked_by` are tags.
+
+    Attributes:
+        round: The lead's pause id, the same for all pauses of one assistant message.
+        since: When it was asked (UTC); of an unreadable one, when that fact was written.
+        position: Where the question stands in the log.
+        unreadable: A fact of this pause cannot be read here; what is None could not be told.
+        round_calls: How many calls of the round wait, or waited, for a person.
+        round_answered: How many of these hold an answer.
+    """
+
+    pause: UUID
+    scope: Scope | None
+    session_id: str | None
+    run_id: str | None
+    call_id: str | None
+    round: UUID | None
+    interaction: str | None
+    revision: int | None
+    tool: str | None
+    agent: str | None
+    queue: str | None
+    priority: int
+    groups: tuple[str, ...]
+    assignees: tuple[str, ...]
+    asked_by: str | None
+    labels: Mapping[str, str]
+    since: datetime | None
+    opens_at: datetime | None
+    closes_at: datetime | None
+    position: int
+    unreadable: bool
+    round_calls: int = shown(1)
+    round_answered: int = shown(0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRound:
+    """How far a round is: how many of its gated calls are over, and how many of those hold an answer."""
+
+    lead: UUID
+    calls: int
+    over: int
+    answered: int
+
+
+OPEN = Table(
+    "open_pauses",
+    OpenPause,
+    ("pause",),
+    (
+        ("scope", "unreadable", "closes_at", "pause"),
+        ("scope", "unreadable", "since", "pause"),
+        ("unreadable", "closes_at", "pause"),
+        ("unreadable", "since", "pause"),
+        ("scope", "session_id"),
+    ),
+)
+ROUNDS = Table("open_rounds", OpenRound, ("lead",))
+
+
+class OpenPauses(Projection):
+    """Folds the log into the inbox. A refused redemption leaves a pause open."""
+
+    name = "open_pauses"
+    facts = frozenset({"pause.paused", "pause.answered", "pause.consumed", "pause.withdrawn", "pause.lapsed"})
+    own_tables = (OPEN, ROUNDS)
+
+    def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
+        """Look at each pause, and then at its round."""
+        yield OPEN, {(fact.pause,) for fact in facts}
+        known = [page.get(OPEN, fact.pause) for fact in facts]
+        leads = {(row["round"],) for row in known if row is not None and row["round"]}
+        yield ROUNDS, leads | {(lead,) for lead in map(_lead, facts) if lead}
+
+    def fold(self, fact: Seen, page: Page) -> None:
+        """Take one fact into the inbox."""
+        if fact.name == "pause.paused":
+            before = page.get(OPEN, fact.pause)
+            row = _opened(fact)
+            page.put(OPEN, row if before is None else {**row, "unreadable": before["unreadable"]})
+            if page.get(ROUNDS, row["round"]) is None:
+                gated = [call for call in fact.fields["round"]["calls"] if call["pause"] is not None]
+                page.put(ROUNDS, {"lead": row["round"], "calls": len(gated), "over": 0, "answered": 0})
+            return
+        row_before = page.get(OPEN, fact.pause)
+        if row_before is not None:
+            page.drop(OPEN, fact.pause)
+            _settle(page, row_before["round"], answered=fact.name == "pause.answered")
+
+    def flag(self, fact: Seen, page: Page) -> None:
+        """Show the pause first; one that nothing is known of as well."""
+        row = page.get(OPEN, fact.pause)
+        if row is None:
+            unknown = dict.fromkeys(OPEN.columns)
+            row = {**unknown, "priority": 0, "groups": [], "assignees": [], "labels": {}, "position": fact.position}
+            row |= {"pause": fact.pause, "scope": fact.scope, "since": fact.at}
+        page.put(OPEN, {**row, "unreadable": 1})
+
+
+def _lead(fact: Seen) -> str | None:
+    round_ = fact.fields.get("round") if fact.name == "pause.paused" else None
+    lead = round_.get("lead") if isinstance(round_, dict) else None
+    return lead if isinstance(lead, str) else None
+
+
+def _settle(page: Page, lead: str | None, *, answered: bool) -> None:
+    round_ = page.get(ROUNDS, lead)
+    if round_ is None:
+        return
+    if round_["over"] + 1 >= round_["calls"]:
+        page.drop(ROUNDS, lead)
+        return
+    page.put(ROUNDS, {**round_, "over": round_["over"] + 1, "answered": round_["answered"] + answered})
+
+
+def _opened(fact: Seen) -> Values:
+    said = fact.fields
+    routing, agent = said["routing"], said["agent"]
+    return {
+        "pause": fact.pause,
+        "scope": fact.scope,
+        "session_id": said["session_id"],
+        "run_id": said["run_id"],
+        "call_id": said["call_id"],
+        "round": said["round"]["lead"],
+        "interaction": said["interaction"]["name"],
+        "revision": said["interaction"]["revision"],
+        "tool": said["call"]["tool"],
+        "agent": None if agent is None else agent["name"],
+        "queue": routing["queue"],
+        "priority": routing["priority"],
+        "groups": routing["groups"],
+        "assignees": routing["assignees"],
+        "asked_by": tag_of(said["asked_by"]),
+        "labels": said["labels"],
+        "since": fact.at,
+        "opens_at": said["opens_at"],
+        "closes_at": said["closes_at"],
+        "position": fact.position,
+        "unreadable": 0,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """Which open pauses are meant; what is left out does not choose.
+
+    Attributes:
+        assignee: A person's id, as the host gave it when pausing.
+        group: A group's, likewise.
+        closes_before: The window ends before this (UTC).
+    """
+
+    session_id: str | None = None
+    interaction: str | None = None
+    assignee: str | None = None
+    group: str | None = None
+    queue: str | None = None
+    closes_before: datetime | None = None
+
+
+ALL = Inbox()
+
+
+@dataclass(frozen=True, slots=True)
+class InboxPage:
+    """Some rows of the inbox, and where to go on: None at the end."""
+
+    rows: tuple[OpenPause, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InboxCounts:
+    """How many pauses may be answered now, how many of them by each interaction, and how many cannot be read."""
+
+    open: int
+    by_interaction: Mapping[str, int]
+    unreadable: int
+
+
+class OpenPausesView(View[OpenPauses]):
+    """Questions to the inbox: what may be answered now. A window that has closed is shown by `stranded` instead.
+
+    What cannot be read comes first, whatever the order.
+    """
+
+    projection = OpenPauses
+
+    async def most_urgent(
+        self,
+        scope: Scope,
+        chosen: Inbox = ALL,
+        *,
+        limit: int = 50,
+        page: str | None = None,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> InboxPage:
+        """List what closes first. `page` is the `next` of the page before."""
+        await self._ask.reach(after, seconds)
+        return await self._list(within(scope), chosen, "closes_at", limit, page)
+
+    async def most_urgent_of_all_tenants(
+        self,
+        chosen: Inbox = ALL,
+        *,
+        limit: int = 50,
+        page: str | None = None,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> InboxPage:
+        """List what closes first, for an operator."""
+        await self._ask.reach(after, seconds)
+        return await self._list((), chosen, "closes_at", limit, page)
+
+    async def newest(
+        self,
+        scope: Scope,
+        chosen: Inbox = ALL,
+        *,
+        limit: int = 50,
+        page: str | None = None,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> InboxPage:
+        """List what was asked last."""
+        await self._ask.reach(after, seconds)
+        return await self._list(within(scope), chosen, "since", limit, page)
+
+    async def newest_of_all_tenants(
+        self,
+        chosen: Inbox = ALL,
+        *,
+        limit: int = 50,
+        page: str | None = None,
+        after: int | None = None,
+        seconds: float = PATIENCE,
+    ) -> InboxPage:
+        """List what was asked last, for an operator."""
+        await self._ask.reach(after, seconds)
+        return await self._list((), chosen, "since", limit, page)
+
+    async def count(
+        self, scope: Scope, chosen: Inbox = ALL, *, after: int | None = None, seconds: float = PATIENCE
+    ) -> InboxCounts:
+        """Count what may be answered now."""
+        await self._ask.reach(after, seconds)
+        return await self._count(within(scope), chosen)
+
+    async def count_of_all_tenants(
+        self, chosen: Inbox = ALL, *, after: int | None = None, seconds: float = PATIENCE
+    ) -> InboxCounts:
+        """Count what may be answered now, for an operator."""
+        await self._ask.reach(after, seconds)
+        return await self._count((), chosen)
+
+    async def _list(
+        self, where: Sequence[Condition], chosen: Inbox, order: str, limit: int, page: str | None
+    ) -> InboxPage:
+        if limit < 1:
+            raise InteractionConfigurationError("a page has at least one row; pass a limit from 1 up")
+        part, after = _going_on(page)
+        chooses = [*where, *self._chosen(chosen)]
+        rows: list[Values] = []
+        if part == _FIRST:
+            query = Query(OPEN, (*where, ("unreadable", "=", 1)), ("since", "pause"), after=after, limit=limit + 1)
+            rows, after = await self._ask.select(query), None
+        if len(rows) <= limit:
+            open_now: list[Condition] = [("unreadable", "=", 0), ("closes_at", ">", self._closed_by())]
+            query = Query(OPEN, (*chooses, *open_now), (order, "pause"), order == "since", after, limit + 1 - len(rows))
+            rows += await self._ask.select(query)
+        listed = rows[:limit]
+        return InboxPage(await self._told(listed), _next(listed[-1], order) if len(rows) > limit else None)
+
+    def _closed_by(self) -> datetime:
+        return self._ask.now() - self._ask.leeway
+
+    def _chosen(self, chosen: Inbox) -> Iterator[Condition]:
+        if chosen.session_id is not None:
+            yield "session_id", "=", chosen.session_id
+        if chosen.interaction is not None:
+            yield "interaction", "=", chosen.interaction
+        if chosen.queue is not None:
+            yield "queue", "=", chosen.queue
+        if chosen.assignee is not None:
+            yield "assignees", "has", self._ask.tag("actor", chosen.assignee)
+        if chosen.group is not None:
+            yield "groups", "has", self._ask.tag("group", chosen.group)
+        if chosen.closes_before is not None:
+            yield "closes_at", "<", chosen.closes_before
+
+    async def _told(self, listed: Sequence[Values]) -> tuple[OpenPause, ...]:
+        leads = sorted({row["round"] for row in listed if row["round"]})
+        found = await self._ask.select(Query(ROUNDS, (("lead", "in", leads),))) if leads else []
+        rounds = {UUID(one["lead"]): one for one in found}
+        rows = [OPEN.show(row) for row in listed]
+        return tuple(
+            replace(row, round_calls=rounds[row.round]["calls"], round_answered=rounds[row.round]["answered"])
+            if row.round in rounds
+            else row
+            for row in rows
+        )
+
+    async def _count(self, where: Sequence[Condition], chosen: Inbox) -> InboxCounts:
+        open_now: list[Condition] = [("unreadable", "=", 0), ("closes_at", ">", self._closed_by())]
+        by = await self._ask.tally(OPEN, ("interaction",), (*where, *self._chosen(chosen), *open_now))
+        broken = await self._ask.tally(OPEN, ("unreadable",), (*where, ("unreadable", "=", 1)))
+        counts = {str(name): count for (name,), count in sorted(by.items())}
+        return InboxCounts(sum(counts.values()), counts, sum(broken.values()))
+
+
+_FIRST, _REST = "unreadable", "readable"
+
+
+def _next(row: Values, order: str) -> str:
+    part, column = (_FIRST, "since") if row["unreadable"] else (_REST, order)
+    return f"{part} {row[column]} {row['pause']}"
+
+
+def _going_on(page: str | None) -> tuple[str, tuple[Any, ...] | None]:
+    if page is None:
+        return _FIRST, None
+    part, _, rest = page.partition(" ")
+    moment, _, pause = rest.partition(" ")
+    try:
+        after = (moment, str(UUID(pause)))
+    except ValueError:
+        raise InteractionConfigurationError(
+            "that is no page of the inbox; pass the `next` of the page before"
+        ) from None
+    return part, after
