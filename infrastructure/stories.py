@@ -441,6 +441,6 @@ def topics(rows: Iterable[Row]) -> list[str]:
 
 __all__ = [
     "ANSWER", "ANSWER_TEXT", "APPROVAL", "FORMAT", "OTHER_ANSWER", "QUESTION", "REFUSED", "SCOPE", "STORED",
-    "WRONG_ANSWER", "Asked", "Given", "MovedClock", "Row", "Stage", "StoryLedger", "a_paused", "approve", "ask", "asked",
-    "asked_round", "axes", "call_of", "contents", "given", "refusal", "round_of", "topics", "turn",
+    "WRONG_ANSWER", "Asked", "Given", "MovedClock", "Row", "Stage", "StoryLedger", "a_paused", "approve", "ask",
+    "asked", "asked_round", "axes", "call_of", "contents", "given", "refusal", "round_of", "topics", "turn",
 ]  # fmt: skip
