@@ -213,7 +213,8 @@ class Managing:
                 raise InteractionConfigurationError("axes must be stated: scope, session_id, run_id and call_id")
             require_stated(self.command.axes)
         if envelope is None:
-            assert self.command.pause_id is not None  # noqa: S101 - judged above
+            if not isinstance(self.command.pause_id, UUID):
+                raise InteractionConfigurationError("pause_id must be a UUID; pass uuid.UUID(text)")
             return self.command.pause_id
         self._opened = self.services.seal.open(token_of(envelope))
         if self._opened is None:

@@ -64,6 +64,7 @@ class Redemption:
     attempt: UUID = field(default_factory=uuid4)
     _validated: GivenAnswer | None = None
     _turn: PausedTurn | None = None
+    _outcome: ResumeOutcome | None = None
     _doubt: Doubt = field(default_factory=Doubt)
 
     async def redeem(self) -> ResumeOutcome:
@@ -180,6 +181,8 @@ class Redemption:
         assert round_ is not None  # noqa: S101 - step 3 judged it
         pause = round_.of(opened.pause_id)
         if self._kept(pause):
+            if pause.consumed and not self.consumes:
+                return []
             if pause.consumed:
                 raise RoundOpen(pause.id, continued_by_other=True)
         else:
@@ -192,7 +195,7 @@ class Redemption:
         consumed = consume(after, stamp, self._as_attempt(opened))
         if consumed:
             settled = after.after(consumed)
-            self._outcomes().build(settled, settled.of(pause.id), self._turn)
+            self._outcome = self._outcomes().build(settled, settled.of(pause.id), self._turn)
         return [*answered, *consumed]
 
     def _kept(self, pause: Pause) -> bool:
@@ -245,7 +248,8 @@ class Redemption:
             return Receipt(pause.id, pause.state, position)
         if any(isinstance(fact, Consumed) for fact in facts):
             self.services.decided("consumed", settled.lead, attempt=stamp.attempt)
-            return placed(self._outcomes().build(settled, pause, self._turn), position)
+            assert self._outcome is not None  # noqa: S101 - built before it was consumed
+            return placed(self._outcome, position)
         if facts:
             self.services.decided("answered", pause, attempt=stamp.attempt)
             return position
