@@ -515,6 +515,13 @@ def test_a_tokens_window_never_exceeds_its_pauses() -> None:
         assert fact.closes_at == got
 
 
+@pytest.mark.parametrize(("ends_earlier", "ends_below"), [(False, 1), (True, 2)])
+def test_a_token_minted_again_ends_earlier_ones_only_where_it_says_so(ends_earlier: bool, ends_below: int) -> None:
+    pause = pause_of("replaced")
+    [fact] = reissue(pause, ends_earlier=ends_earlier)
+    assert (evolve(pause, fact).generation, evolve(pause, fact).ends_below) == (2, ends_below)
+
+
 def test_generations_end_where_a_token_can_hold_no_more() -> None:
     last = HAPPENED["reissued"](pause_of(), after(1)).model_copy(update={"generation": 2**16 - 1})
     with pytest.raises(PauseClosed):
