@@ -100,7 +100,10 @@ class _Inert:
             return None
         if kind != "msgpack":
             return _Unread(kind)
-        return ormsgpack.unpackb(stored, ext_hook=_plain, option=_OPTIONS)
+        try:
+            return ormsgpack.unpackb(stored, ext_hook=_plain, option=_OPTIONS)
+        except (KeyError, TypeError, ValueError):
+            return _Unread("broken")
 
 
 def _plain(code: int, stored: bytes) -> Any:

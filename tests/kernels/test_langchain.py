@@ -608,6 +608,26 @@ async def test_a_new_message_supersedes_and_the_thread_stays_in_order(ledger):
     assert host.world.runs == []
 
 
+async def test_a_new_message_after_a_run_that_ended_with_results_adds_none(memory):
+    @tool(return_direct=True)
+    def look() -> str:
+        """Look around."""
+        return "all quiet"
+
+    model = Model(replies=[calling(("c1", "look", {})), AIMessage("still quiet")], seen=[])
+    agent = create_agent(model, [look], checkpointer=InMemorySaver())
+    kernel = LangChainKernel(agent, memory.capability, scope=ACME)
+    for prompt in ("Look.", "And now?"):
+        await kernel.run(prompt, run_id=prompt, session_id="s")
+    assert [type(message).__name__ for message in model.seen[1]] == [
+        "HumanMessage",
+        "AIMessage",
+        "ToolMessage",
+        "HumanMessage",
+    ]
+    assert results(model.seen[1]) == {"c1": "all quiet"}
+
+
 async def test_withdrawn_by_the_host_it_runs_nothing(memory):
     host = Host(memory, calling(("c1", "deploy", {"to": "prod"})))
     ended = await host.ask()

@@ -22,7 +22,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.checkpoint.serde.jsonplus import EXT_CONSTRUCTOR_SINGLE_ARG, JsonPlusSerializer
+from langgraph.checkpoint.serde.jsonplus import EXT_CONSTRUCTOR_SINGLE_ARG, EXT_PYDANTIC_V2, JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from pauseledger import (
@@ -220,10 +220,14 @@ def constructor(module, name, argument):
     return ormsgpack.packb(ormsgpack.Ext(EXT_CONSTRUCTOR_SINGLE_ARG, ormsgpack.packb((module, name, argument))))
 
 
+def pydantic(module, name, fields):
+    return ormsgpack.packb(ormsgpack.Ext(EXT_PYDANTIC_V2, ormsgpack.packb((module, name, fields, "model_validate"))))
+
+
 ENVELOPE = '{"lc": 2, "type": "constructor", "id": ["os", "mkdir"], "args": ["%s"]}'
 
 
-@pytest.mark.parametrize("kind", ["pickle", "constructor", "json", "unheard-of"])
+@pytest.mark.parametrize("kind", ["pickle", "constructor", "json", "unheard-of", "garbage", "fields missing"])
 async def test_a_pickle_or_an_unknown_type_is_refused_and_never_run(threads, kind, tmp_path):
     trace = str(tmp_path / "trace")
     stored = {
@@ -231,6 +235,8 @@ async def test_a_pickle_or_an_unknown_type_is_refused_and_never_run(threads, kin
         "constructor": ("msgpack", constructor("os", "mkdir", trace)),
         "json": ("json", (ENVELOPE % trace).encode()),
         "unheard-of": ("unheard-of", b"x"),
+        "garbage": ("msgpack", b"\xc1\xc1"),
+        "fields missing": ("msgpack", pydantic("langchain_core.messages.human", "HumanMessage", {})),
     }[kind]
     async with hosting(threads, asking()) as host:
         ended = await host.ask()
@@ -266,6 +272,21 @@ async def test_a_turn_that_holds_a_type_of_ones_own_is_rejected_when_pausing():
         tainted = HumanMessage("Deploy.", additional_kwargs={"due": datetime(2026, 1, 1, tzinfo=UTC)})
         with pytest.raises(PauseRejected) as rejected:
             await host.kernel.run("", run_id="r", session_id="s", history=messages_to_dict([tainted]))
+        assert rejected.value.name == "turn_broken"
+
+
+class Own(HumanMessage):
+    """A message class of the host's."""
+
+
+async def test_a_message_class_of_ones_own_is_not_on_the_list(threads):
+    async with hosting(threads, asking()) as host:
+        await host.agent.ainvoke({"messages": [Own("Deploy.")]}, THREAD)
+        head = (await host.agent.aget_state(THREAD)).config["configurable"]["checkpoint_id"]
+        reference = CheckpointReference("langchain", "threads", "chat-7", head)
+        axes = Axes(scope=ACME, session_id="chat-7", run_id="r", call_id="c1")
+        with pytest.raises(PauseRejected) as rejected:
+            await host.ledger.capability.pause(PauseCommand(ASK_USER, QUESTION, reference, axes))
         assert rejected.value.name == "turn_broken"
 
 
