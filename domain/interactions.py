@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, get_args
 from pydantic import BaseModel, ConfigDict
 
 from .errors import InteractionConfigurationError
-from .strict_json import LARGEST, Unfit, write
+from .strict_json import LARGEST, Unfit, write_and_parse
 
 ASK_USER = "ask_user"
 APPROVAL = "approval"
@@ -63,7 +63,7 @@ class Schema(Protocol):
         ...
 
     def validate(self, value: Any) -> Any:
-        """Return the value as plain JSON data once validated; a model may have changed its spelling.
+        """Return a value that was parsed as plain JSON data once validated; a model may have changed its spelling.
 
         Raises:
             SchemaMismatch: it does not validate.
@@ -157,7 +157,7 @@ class Registered:
         """
         given = self.request.validate(request)
         prepared = _called("prepare_request", self.interaction.prepare_request, given)
-        return given if prepared is given else self.request.validate(prepared)
+        return given if prepared is given else self.request.validate(_carried("prepare_request", prepared))
 
     def judge(self, request: Any, response: Any) -> Verdict:
         """Hold a response against its schema and its request, and prove that it can be put into words.
@@ -178,12 +178,11 @@ class Registered:
             raise Objection("decision")
         if decision in ("approve", "edit"):
             effective = _called("effective", self.interaction.effective, request, valid)
-            _require_carried("effective", effective)
-            return Verdict(valid, decision, effective)
+            return Verdict(valid, decision, _carried("effective", effective))
         text = _called("as_text", self.interaction.as_text, valid)
         if not isinstance(text, str):
             raise Objection("as_text")
-        _require_carried("as_text", text)
+        _carried("as_text", text)
         return Verdict(valid, decision)
 
 
@@ -253,11 +252,10 @@ def _is_word(found: object) -> bool:
     return isinstance(found, str) and (_NAME.fullmatch(found) is not None or _POINTER.fullmatch(found) is not None)
 
 
-def _require_carried(rule: str, value: Any) -> None:
+def _carried(rule: str, value: Any) -> Any:
+    """Give what a reader will see of what a host's function made."""
     try:
-        write(value, limit=LARGEST)
+        return write_and_parse(value, limit=LARGEST)[1]
     except Unfit as unfit:
         cause = unfit
-    else:
-        return
     raise Objection(rule, cause=cause)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 from uuid import UUID
 
 from .axes import Axes
@@ -147,40 +147,36 @@ def evolve(pause: Pause | None, fact: PauseFact) -> Pause:
     if isinstance(fact, Paused):
         return _begin(fact)
     assert pause is not None  # noqa: S101 - a store keeps every stream whole from its first fact on
-    now = replace(pause, version=fact.originator_version, head=fact.row_digest or None, at=fact.at)
+    place = {"version": fact.originator_version, "head": fact.row_digest or None, "at": fact.at}
+    return replace(pause, **place, **_changes(pause, fact))
+
+
+def _changes(pause: Pause, fact: PauseFact) -> dict[str, Any]:
     match fact:
         case Answered():
-            return replace(now, answered=fact)
+            return {"answered": fact}
         case Consumed():
-            return replace(now, consumed=fact, claim=fact.claim, claimed_at=fact.at, claimed_by=fact.attempt)
+            return {"consumed": fact, "claim": fact.claim, "claimed_at": fact.at, "claimed_by": fact.attempt}
         case Refused():
-            return replace(now, refusals=pause.refusals + 1)
+            return {"refusals": pause.refusals + 1}
         case Continued():
-            return replace(now, continued=pause.continued or fact)
+            return {"continued": pause.continued or fact}
         case Stalled():
-            return replace(now, stalled=fact if fact.fence == pause.fence else pause.stalled)
+            return {"stalled": fact if fact.fence == pause.fence else pause.stalled}
         case Recovered():
-            return replace(
-                now,
-                claim=fact.claim,
-                claimed_at=fact.at,
-                claimed_by=fact.attempt,
-                stalled=None,
-                recoveries=pause.recoveries + 1,
-            )
+            taken = {"claim": fact.claim, "claimed_at": fact.at, "claimed_by": fact.attempt}
+            return {**taken, "stalled": None, "recoveries": pause.recoveries + 1}
         case Withdrawn():
-            return replace(now, withdrawn=fact)
+            return {"withdrawn": fact}
         case Lapsed():
-            return replace(now, lapsed=fact)
+            return {"lapsed": fact}
         case Reissued():
-            return replace(
-                now,
-                generation=fact.generation,
-                ends_below=fact.generation if fact.ends_earlier else pause.ends_below,
-                token_closes_at=fact.closes_at,
-            )
+            ends_below = fact.generation if fact.ends_earlier else pause.ends_below
+            return {"generation": fact.generation, "ends_below": ends_below, "token_closes_at": fact.closes_at}
         case Abandoned():
-            return replace(now, abandoned=fact)
+            return {"abandoned": fact}
+        case Paused():
+            return {}
         case _:
             assert_never(fact)
 

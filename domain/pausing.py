@@ -100,12 +100,14 @@ class Pausing:
         plan = await self._plan(commands)
         stamp = self.services.stamp()
         doubt = Doubt()
-        for _ in range(RELOADS):
+        for reload in range(RELOADS):
             stamp = self.services.stamp(stamp.attempt)
-            found = await self._existing(plan, stamp, doubt)
+            months = self._months(plan, stamp.now)
+            # Most rounds are new: the first append is tried without a look, and its conflict says that one is there.
+            found = await self._existing(plan, months if reload else months[1:], doubt)
             if found is not None:
                 return await self._found_again(plan, found, stamp)
-            facts = await self._write(plan, stamp)
+            facts = await self._write(plan, months[0], stamp)
             try:
                 stored = await self.services.pauses.append(facts)
             except VersionConflict:
@@ -126,19 +128,21 @@ class Pausing:
             _judge_command(command)
         _judge_same_round(commands)
         turn, reference = await self._turn(commands[0].turn)
-        calls = _calls_of(commands, turn)
-        gated = [await self._gate(command, call) for command, call in zip(commands, calls, strict=True)]
-        return Plan(tuple(sorted(gated, key=lambda one: one.call.index)), turn, reference, tuple(gated))
+        return await self.services.off_loop(self._judge_all, commands, turn, reference)
 
-    async def _turn(self, turn: Turn | CheckpointReference) -> tuple[PausedTurn, CheckpointReference | None]:
-        if isinstance(turn, CheckpointReference):
-            text = await checkpoint_store(self.services, turn.store).read(turn)
-            if text is None:
-                raise PauseRejected("turn_missing", "the checkpoint named is not there; pass one that is recorded")
-            given, reference = Turn(turn.format, text), turn
-        else:
-            given, reference = turn, None
-        return await self.services.off_loop(self._read, given), reference
+    async def _turn(self, turn: Turn | CheckpointReference) -> tuple[Turn, CheckpointReference | None]:
+        if not isinstance(turn, CheckpointReference):
+            return turn, None
+        text = await checkpoint_store(self.services, turn.store).read(turn)
+        if text is None:
+            raise PauseRejected("turn_missing", "the checkpoint named is not there; pass one that is recorded")
+        return Turn(turn.format, text), turn
+
+    def _judge_all(self, commands: Sequence[PauseCommand], given: Turn, reference: CheckpointReference | None) -> Plan:
+        turn = self._read(given)
+        calls = _calls_of(commands, turn)
+        gated = [self._gate(command, call) for command, call in zip(commands, calls, strict=True)]
+        return Plan(tuple(sorted(gated, key=lambda one: one.call.index)), turn, reference, tuple(gated))
 
     def _read(self, turn: Turn) -> PausedTurn:
         try:
@@ -152,19 +156,19 @@ class Pausing:
         _judge_answerable(read)
         return read
 
-    async def _gate(self, command: PauseCommand, call: ReservedCall) -> Gated:
+    def _gate(self, command: PauseCommand, call: ReservedCall) -> Gated:
         registered = self.services.interactions.newest(command.interaction)
         if registered is None:
             raise InteractionConfigurationError(
                 f"no interaction named {command.interaction!r} is registered; register it before pausing"
             )
-        request, lapse = await self.services.off_loop(_judge_contents, self.services, registered, command)
+        request, lapse = _judge_contents(self.services, registered, command)
         return Gated(command, call, registered, request, lapse)
 
     # Finding it again
 
-    async def _existing(self, plan: Plan, stamp: Stamp, doubt: Doubt) -> Found | None:
-        for month in self._months(plan, stamp.now):
+    async def _existing(self, plan: Plan, months: Sequence[int], doubt: Doubt) -> Found | None:
+        for month in months:
             found = await doubt.find(self.services.pauses, self._lead_id(plan, month, plan.command.occurrence))
             if found.round is not None:
                 return found
@@ -228,8 +232,8 @@ class Pausing:
 
     # Writing it
 
-    async def _write(self, plan: Plan, stamp: Stamp) -> list[PauseFact]:
-        lead_id = self._lead_id(plan, self._months(plan, stamp.now)[0], plan.command.occurrence)
+    async def _write(self, plan: Plan, month: int, stamp: Stamp) -> list[PauseFact]:
+        lead_id = self._lead_id(plan, month, plan.command.occurrence)
         ids = [lead_id, *(self.services.identity.sibling(lead_id, one.call.address) for one in plan.gated[1:])]
         gated = {one.call.index: pause for one, pause in zip(plan.gated, ids, strict=True)}
         calls = tuple(
@@ -440,7 +444,7 @@ def _judge_contents(services: Services, registered: Registered, command: PauseCo
     try:
         given = strict_json.write_and_parse(plain(command.request), limit=VALUE_BYTES)[1]
         request = registered.ask(given)
-        text = strict_json.canonical(request, limit=VALUE_BYTES)
+        text = strict_json.canonical_of(request, limit=VALUE_BYTES)
     except strict_json.Unfit as unfit:
         name = "request_too_large" if unfit.name == "too_large" else unfit.name
         raise PauseRejected(name, f"in the request: {unfit}") from None
@@ -453,7 +457,7 @@ def _judge_contents(services: Services, registered: Registered, command: PauseCo
 def _judge_lapse(services: Services, registered: Registered, request: Any, on_lapse: LapseAnswer) -> bytes:
     try:
         given = strict_json.write_and_parse(plain(on_lapse.response), limit=VALUE_BYTES)[1]
-        return strict_json.canonical(registered.judge(request, given).response, limit=VALUE_BYTES)
+        return strict_json.canonical_of(registered.judge(request, given).response, limit=VALUE_BYTES)
     except strict_json.Unfit as unfit:
         raise PauseRejected(unfit.name, f"in the lapse answer: {unfit}") from None
     except Objection as objection:

@@ -64,7 +64,7 @@ class Redemption:
     attempt: UUID = field(default_factory=uuid4)
     _validated: GivenAnswer | None = None
     _turn: PausedTurn | None = None
-    _outcome: ResumeOutcome | None = None
+    _settled: tuple[Round, ResumeOutcome] | None = None
     _doubt: Doubt = field(default_factory=Doubt)
 
     async def redeem(self) -> ResumeOutcome:
@@ -195,7 +195,7 @@ class Redemption:
         consumed = consume(after, stamp, self._as_attempt(opened))
         if consumed:
             settled = after.after(consumed)
-            self._outcome = self._outcomes().build(settled, settled.of(pause.id), self._turn)
+            self._settled = settled, self._outcomes().build(settled, settled.of(pause.id), self._turn)
         return [*answered, *consumed]
 
     def _kept(self, pause: Pause) -> bool:
@@ -241,15 +241,15 @@ class Redemption:
                 await self._doubt.arises(gone)
                 return None
             position = stored[-1].position
+        if self._settled is not None and any(isinstance(fact, Consumed) for fact in facts):
+            settled, outcome = self._settled
+            self.services.decided("consumed", settled.lead, attempt=stamp.attempt)
+            return placed(outcome, position)
         settled = round_.after(facts)
         pause = settled.of(pause_id)
         if not self.consumes:
             self.services.decided("answered" if facts else "answered_before", pause, attempt=stamp.attempt)
             return Receipt(pause.id, pause.state, position)
-        if any(isinstance(fact, Consumed) for fact in facts):
-            self.services.decided("consumed", settled.lead, attempt=stamp.attempt)
-            assert self._outcome is not None  # noqa: S101 - built before it was consumed
-            return placed(self._outcome, position)
         if facts:
             self.services.decided("answered", pause, attempt=stamp.attempt)
             return position
@@ -318,9 +318,9 @@ def _judge(registered: Registered, pause: Pause, response: Any) -> tuple[Any, Ve
     request = strict_json.parse(pause.paused.request.clear(), limit=VALUE_BYTES)
     given = strict_json.write_and_parse(plain(response), limit=VALUE_BYTES)[1]
     verdict = registered.judge(request, given)
-    canonical = strict_json.canonical(verdict.response, limit=VALUE_BYTES)
+    canonical = strict_json.canonical_of(verdict.response, limit=VALUE_BYTES)
     dispatches = verdict.decision in ("approve", "edit")
-    effective = strict_json.canonical(verdict.effective, limit=VALUE_BYTES) if dispatches else None
+    effective = strict_json.canonical_of(verdict.effective, limit=VALUE_BYTES) if dispatches else None
     return request, verdict, canonical, effective
 
 

@@ -99,7 +99,7 @@ class _Reading:
         self._at = start
         self._places: dict[int, tuple[int, int]] = {}
 
-    def locate(self, header: Any) -> list[bytes] | None:
+    def locate(self, header: dict[str, Any]) -> list[bytes] | None:
         """Cut the row into the segments its header names, in the order of their numbers; None where they do not fit."""
         named = sorted(_named_segments(header))
         if [number for number, _ in named] != list(range(len(named))):
@@ -293,18 +293,24 @@ def _u32(number: int) -> bytes:
 
 
 _CONTENT_KEYS: Final = {"segment", "stored", "digest", "comp"}
+_NESTS: Final = (dict, list)
 
 
-def _named_segments(value: Any) -> list[tuple[int, int]]:
+def _named_segments(value: dict[str, Any]) -> list[tuple[int, int]]:
     """Find every content a header names: its segment's number and stored length.
 
     Its number is one: a map of the host's own words holds text alone, so that no words of theirs can name a segment.
     """
-    if isinstance(value, dict):
-        if value.keys() >= _CONTENT_KEYS and type(value["segment"]) is int:
-            return [(_length(value["segment"]), _length(value["stored"]))]
-        return [found for part in value.values() for found in _named_segments(part)]
-    return [found for part in value for found in _named_segments(part)] if isinstance(value, list) else []
+    found, left = [], [value]
+    while left:
+        part = left.pop()
+        if type(part) is list:
+            left += [inner for inner in part if type(inner) in _NESTS]
+        elif "segment" in part and part.keys() >= _CONTENT_KEYS and type(part["segment"]) is int:
+            found.append((_length(part["segment"]), _length(part["stored"])))
+        else:
+            left += [inner for inner in part.values() if type(inner) in _NESTS]
+    return found
 
 
 def _length(value: Any) -> int:

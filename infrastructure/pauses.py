@@ -1,12 +1,16 @@
 """The event-sourced repository: pauses brought back from their streams, and facts appended to the library's log."""
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
 from eventsourcing.application import Application
-from eventsourcing.persistence import IntegrityError, Notification
+from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from eventsourcing.utils import Environment, EnvType
 
 from ..domain.errors import LedgerCorrupt, LedgerTooNew, StoreUnavailable, VersionConflict
@@ -20,6 +24,69 @@ from .clock import StoreClock
 from .executor import Executor
 from .mapper import NO_PREDECESSOR, FactMapper, Registry, stored_digest
 from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict
+
+
+T = TypeVar("T")
+
+#: More bytes than this are packed, digested or proved beside the event loop.
+LONG = 256 * 1024
+#: Of so many refusal streams the end is remembered, so that the next refusal need not ask for it.
+REMEMBERED = 1024
+
+
+class Streams(Protocol):
+    """How an event loop reaches the streams of a store. It raises what the recorder's methods raise."""
+
+    async def load(self, streams: Sequence[UUID]) -> Snapshot:
+        """Read whole streams and what goes with them."""
+        ...
+
+    async def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+        """Append rows, all or none, and return their positions in the order given."""
+        ...
+
+    async def newest(self, stream: UUID) -> StoredEvent | None:
+        """Read the newest row of a stream."""
+        ...
+
+    async def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
+        """Move a lease's end, unless a higher fence holds it."""
+        ...
+
+    async def close(self) -> None:
+        """Close what is open."""
+        ...
+
+
+class ThreadedStreams:
+    """Streams of a recorder whose calls block; they run in the executor."""
+
+    def __init__(self, recorder: LedgerRecorder, executor: Executor) -> None:
+        self._recorder = recorder
+        self._run = executor
+
+    async def load(self, streams: Sequence[UUID]) -> Snapshot:
+        """Read whole streams and what goes with them."""
+        return await self._run(self._recorder.load, streams)
+
+    async def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+        """Append rows, all or none."""
+        return await self._run(self._recorder.insert_events, rows)
+
+    async def newest(self, stream: UUID) -> StoredEvent | None:
+        """Read the newest row of a stream."""
+        return await self._run(self._newest, stream)
+
+    def _newest(self, stream: UUID) -> StoredEvent | None:
+        found = self._recorder.select_events(stream, desc=True, limit=1)
+        return found[0] if found else None
+
+    async def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
+        """Move a lease's end, unless a higher fence holds it."""
+        return await self._run(self._recorder.renew, pause, fence, seconds)
+
+    async def close(self) -> None:
+        """Leave the recorder to whoever opened it."""
 
 
 class PauseLog(Application[UUID]):
@@ -46,7 +113,7 @@ class PauseLog(Application[UUID]):
 
 
 class EventSourcedPauses:
-    """The `Pauses` port over a recorder whose calls block; they run in the executor."""
+    """The `Pauses` port over the streams of a store. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -57,14 +124,18 @@ class EventSourcedPauses:
         epoch: int,
         leeway: timedelta,
         registry: Registry | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self.mapper = FactMapper(ledger_id, registry)
         self.log = PauseLog(recorder, self.mapper)
         self._recorder = recorder
         self._run = executor
+        self._streams = streams or ThreadedStreams(recorder, executor)
         self._leeway = leeway
         self._clock = StoreClock()
         self._epoch = epoch
+        self._refusing: dict[UUID, _Queue] = {}
+        self._tails: OrderedDict[UUID, Tail] = OrderedDict()
 
     def now(self) -> datetime:
         """Tell the store's time (UTC)."""
@@ -76,46 +147,8 @@ class EventSourcedPauses:
 
     async def find(self, pause_id: UUID) -> Found:
         """Bring a pause and its round back, every row held against the chain."""
-        return await self._run(self._find, pause_id)
-
-    async def append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
-        """Append all or none.
-
-        Raises:
-            VersionConflict: a stream went on meanwhile.
-            StoreUnavailable: the store could not speak, or another rule of it objected.
-        """
-        return await self._run(self._append, facts)
-
-    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None]) -> bool:
-        """Append to a refusal stream; it judges again like any writer."""
-        return await self._run(self._refuse, stream, write)
-
-    async def renew(self, lead: UUID, fence: int, seconds: int) -> bool:
-        """Renew a lease."""
-        return await self._run(self._recorder.renew, lead, fence, seconds)
-
-    async def story(self, streams: Sequence[UUID]) -> tuple[Fact, ...]:
-        """Read whole streams as facts, in the order given and by version; the chain is proved.
-
-        Raises:
-            LedgerCorrupt: a row is not what was written.
-        """
-        return await self._run(self._story, streams)
-
-    def facts(self, *, gt: int = 0) -> Iterator[Fact | LedgerTooNew | LedgerCorrupt]:
-        """Walk the whole log; what cannot be read comes as the error that says why. Blocks."""
-        for row in self._recorder.walk(gt):
-            try:
-                yield self.mapper.to_domain_event(row)
-            except (LedgerTooNew, LedgerCorrupt) as unreadable:
-                yield unreadable
-
-    # Everything below blocks, and runs in the executor.
-
-    def _find(self, pause_id: UUID) -> Found:
-        snapshot = self._load([pause_id])
-        first, altered = self._replay(pause_id, snapshot)
+        snapshot = await self._load([pause_id])
+        first, altered = await self._long(snapshot.rows, self._replay, pause_id, snapshot)
         if first is None:
             return Found(None, snapshot.epoch, snapshot.now, {})
         members = [call.pause for call in first.paused.round.calls if call.pause is not None]
@@ -125,7 +158,81 @@ class EventSourcedPauses:
         ordered = [lead, *(member for member in members if member != lead)]
         if pause_id not in ordered:
             raise LedgerCorrupt(pause_id, 1, "the pause is not among those of its round")
-        snapshot = self._load(ordered)
+        snapshot = await self._load(ordered)
+        return await self._long(snapshot.rows, self._find_round, ordered, snapshot)
+
+    async def append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
+        """Append all or none.
+
+        Raises:
+            VersionConflict: a stream went on meanwhile.
+            StoreUnavailable: the store could not speak, or another rule of it objected.
+        """
+        long = any(isinstance(fact, Paused) and fact.turn.content and fact.turn.content.size > LONG for fact in facts)
+        rows = await self._run(self.mapper.encode, facts) if long else self.mapper.encode(facts)
+        try:
+            positions = await self._streams.append([row for row, _ in rows])
+        except StreamConflict:
+            raise VersionConflict(f"stream {facts[0].originator_id} went on") from None
+        except IntegrityError as broken:
+            raise StoreUnavailable(f"the store turned the append down: {broken}") from None
+        return tuple(
+            fact.model_copy(update={"row_digest": digest, "position": position})
+            for fact, (_, digest), position in zip(facts, rows, positions, strict=True)
+        )
+
+    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None]) -> bool:
+        """Append to a refusal stream; it judges again like any writer.
+
+        Those that come while another one is being written are written together, in one append.
+        """
+        refusal = _Refusal(write, asyncio.get_running_loop().create_future())
+        queue = self._refusing.get(stream)
+        if queue is None:
+            queue = self._refusing[stream] = _Queue()
+            queue.task = asyncio.create_task(self._write_down(stream, queue))
+        queue.waiting.append(refusal)
+        return await refusal.written
+
+    async def renew(self, lead: UUID, fence: int, seconds: int) -> bool:
+        """Renew a lease."""
+        return await self._streams.renew(lead, fence, seconds)
+
+    async def story(self, streams: Sequence[UUID]) -> tuple[Fact, ...]:
+        """Read whole streams as facts, in the order given and by version; the chain is proved.
+
+        Raises:
+            LedgerCorrupt: a row is not what was written.
+        """
+        snapshot = await self._load(streams)
+        return await self._long(snapshot.rows, self._tell, streams, snapshot)
+
+    def facts(self, *, gt: int = 0) -> Iterator[Fact | LedgerTooNew | LedgerCorrupt]:
+        """Walk the whole log; what cannot be read comes as the error that says why. Blocks."""
+        for row in self._recorder.walk(gt):
+            try:
+                yield self.mapper.to_domain_event(row)
+            except (LedgerTooNew, LedgerCorrupt) as unreadable:
+                yield unreadable
+
+    async def close(self) -> None:
+        """Close the streams, once what is under way is written."""
+        tasks = [queue.task for queue in self._refusing.values() if queue.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._streams.close()
+
+    async def _load(self, streams: Sequence[UUID]) -> Snapshot:
+        snapshot = await self._streams.load(streams)
+        self._clock.correct(snapshot.now)
+        self._epoch = snapshot.epoch
+        return snapshot
+
+    async def _long(self, rows: Sequence[StoredEvent], function: Callable[..., T], *args: object) -> T:
+        if sum(len(row.state) for row in rows) > LONG:
+            return await self._run(function, *args)
+        return function(*args)
+
+    def _find_round(self, ordered: list[UUID], snapshot: Snapshot) -> Found:
         replayed = {member: self._replay(member, snapshot) for member in ordered}
         missing = next((member for member, (pause, _) in replayed.items() if pause is None), None)
         if missing is not None:
@@ -137,12 +244,6 @@ class EventSourcedPauses:
         lease = snapshot.leases.get(pauses[0].id)
         until = lease.until if lease is not None and lease.fence == pauses[0].fence else None
         return Found(Round(tuple(pauses), self._leeway, until), snapshot.epoch, snapshot.now, altered)
-
-    def _load(self, streams: Sequence[UUID]) -> Snapshot:
-        snapshot = self._recorder.load(streams)
-        self._clock.correct(snapshot.now)
-        self._epoch = snapshot.epoch
-        return snapshot
 
     def _replay(self, stream: UUID, snapshot: Snapshot) -> tuple[Pause | None, tuple[int, ...]]:
         facts, altered = self._decode(stream, snapshot.rows)
@@ -169,8 +270,7 @@ class EventSourcedPauses:
             facts.append(decoded.fact)
         return facts, tuple(altered)
 
-    def _story(self, streams: Sequence[UUID]) -> tuple[Fact, ...]:
-        snapshot = self._load(streams)
+    def _tell(self, streams: Sequence[UUID], snapshot: Snapshot) -> tuple[Fact, ...]:
         told: list[Fact] = []
         for stream in streams:
             facts, altered = self._decode(stream, snapshot.rows)
@@ -179,44 +279,90 @@ class EventSourcedPauses:
             told += facts
         return tuple(told)
 
-    def _append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
-        rows = self.mapper.encode(facts)
-        try:
-            positions = self._recorder.insert_events([row for row, _ in rows])
-        except StreamConflict:
-            raise VersionConflict(f"stream {facts[0].originator_id} went on") from None
-        except IntegrityError as broken:
-            raise StoreUnavailable(f"the store turned the append down: {broken}") from None
-        return tuple(
-            fact.model_copy(update={"row_digest": digest, "position": position})
-            for fact, (_, digest), position in zip(facts, rows, positions, strict=True)
-        )
+    # Refusals
 
-    def _refuse(self, stream: UUID, write: Callable[[Tail], Refused | None]) -> bool:
-        for _ in range(RELOADS):
-            fact = write(self._tail(stream))
-            if fact is None:
-                return False
+    async def _write_down(self, stream: UUID, queue: "_Queue") -> None:
+        """Write what waits for a refusal stream, batch by batch, until nothing does."""
+        while batch := queue.take():
             try:
-                self._append([fact])
-            except VersionConflict:
-                continue
-            return True
-        return False
+                written = await self._refuse(stream, [refusal.write for refusal in batch])
+            except Exception as failed:  # noqa: BLE001 - each of those who wait is told
+                for refusal in batch:
+                    refusal.fail(failed)
+            else:
+                for refusal, done in zip(batch, written, strict=True):
+                    refusal.end(done)
+        del self._refusing[stream]
 
-    def _tail(self, stream: UUID) -> Tail:
-        newest = self._recorder.select_events(stream, desc=True, limit=1)
-        if not newest:
+    async def _refuse(self, stream: UUID, writes: Sequence[Callable[[Tail], Refused | None]]) -> list[bool]:
+        for _ in range(RELOADS):
+            tail = self._tails.pop(stream, None) or await self._tail(stream)
+            facts, after = self._chained(tail, writes)
+            chain = [fact for fact in facts if fact is not None]
+            with suppress(VersionConflict):
+                if chain:
+                    await self.append(chain)
+                self._tails[stream] = after
+                while len(self._tails) > REMEMBERED:
+                    self._tails.popitem(last=False)
+                return [fact is not None for fact in facts]
+        return [False] * len(writes)
+
+    def _chained(
+        self, tail: Tail, writes: Sequence[Callable[[Tail], Refused | None]]
+    ) -> tuple[list[Refused | None], Tail]:
+        """Let each judge by the end that the one before it leaves."""
+        facts: list[Refused | None] = []
+        for write in writes:
+            fact = write(tail)
+            if fact is not None:
+                [(_, digest)] = self.mapper.encode([fact])
+                written = tail.written | {_axis_and_hour(fact)}
+                tail = Tail(version=fact.originator_version, head=digest, at=fact.at, written=written)
+            facts.append(fact)
+        return facts, tail
+
+    async def _tail(self, stream: UUID) -> Tail:
+        newest = await self._streams.newest(stream)
+        if newest is None:
             return Tail(version=0, head=NO_PREDECESSOR, at=None)
-        if newest[0].originator_version < REFUSAL_STREAM:
+        if newest.originator_version < REFUSAL_STREAM:
             # Its time is needed beside its digest: many processes write here, and time never goes back in a stream.
-            last = self.mapper.decode(newest[0], NO_PREDECESSOR).fact
+            last = self.mapper.decode(newest, NO_PREDECESSOR).fact
             return Tail(version=last.originator_version, head=last.row_digest, at=last.at)
-        facts, _ = self._decode(stream, self._load([stream]).rows)
+        facts, _ = self._decode(stream, (await self._load([stream])).rows)
         last = facts[-1]
-        written = frozenset(
-            (fact.axis, fact.at.replace(minute=0, second=0, microsecond=0))
-            for fact in facts
-            if isinstance(fact, Refused)
-        )
+        written = frozenset(_axis_and_hour(fact) for fact in facts if isinstance(fact, Refused))
         return Tail(version=last.originator_version, head=last.row_digest, at=last.at, written=written)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """One that waits to be written, and whoever waits for it; they may have gone meanwhile."""
+
+    write: Callable[[Tail], Refused | None]
+    written: "asyncio.Future[bool]"
+
+    def end(self, done: bool) -> None:
+        if not self.written.done():
+            self.written.set_result(done)
+
+    def fail(self, failed: Exception) -> None:
+        if not self.written.done():
+            self.written.set_exception(failed)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What waits for one refusal stream, and who writes it."""
+
+    waiting: list[_Refusal] = field(default_factory=list)
+    task: "asyncio.Task[None] | None" = None
+
+    def take(self) -> list[_Refusal]:
+        batch, self.waiting = self.waiting, []
+        return batch
+
+
+def _axis_and_hour(fact: Refused) -> tuple[str, datetime]:
+    return fact.axis, fact.at.replace(minute=0, second=0, microsecond=0)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..domain.errors import InteractionConfigurationError
 from ..domain.interactions import VALUE_BYTES, Schema, SchemaMismatch, SchemaSource
-from ..domain.strict_json import Unfit, canonical, parse, write, write_and_parse
+from ..domain.strict_json import Unfit, canonical, canonical_of, parse, write_and_parse
 from .schema_work import Unbounded, affordable, bound
 
 #: A JSON Schema may have this many bytes as canonical JSON.
@@ -89,7 +89,7 @@ class _ModelSchema:
 
     def validate(self, value: Any) -> Any:
         try:
-            given = write(value, limit=VALUE_BYTES)
+            given = canonical_of(value, limit=VALUE_BYTES)
             model = self._model.model_validate_json(given)
             plain = model.model_dump(mode="json", exclude_unset=True, by_alias=True, warnings=False)
             return write_and_parse(plain, limit=VALUE_BYTES)[1]
