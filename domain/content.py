@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import (
     BaseModel,
     ConfigDict,
-    PrivateAttr,
+    Field,
     StringConstraints,
     ValidationInfo,
     model_serializer,
@@ -45,6 +45,16 @@ class Segments(Protocol):
         ...
 
 
+class Held:
+    """The body of a content, once somebody has asked for it, and where it comes from."""
+
+    __slots__ = ("body", "source")
+
+    def __init__(self, body: bytes | None = None, source: Callable[[], bytes] | None = None) -> None:
+        self.body = body
+        self.source = source
+
+
 class Content(BaseModel):
     """One segment of a row, as its header names it.
 
@@ -69,16 +79,15 @@ class Content(BaseModel):
     cipher: Literal["none"] = "none"
     key: UUID | None = None
 
-    _body: bytes | None = PrivateAttr(None)
-    _source: Callable[[], bytes] | None = PrivateAttr(None)
+    #: The bytes themselves, or how to get them. They stand beside the header, never in it.
+    held: Any = Field(default_factory=Held, exclude=True, repr=False)
 
     @classmethod
     def of(cls, clear: bytes, media_type: str = JSON_TYPE) -> Self:
         """Salt and digest what is about to be stored."""
         body = secrets.token_bytes(SALT_BYTES) + clear
-        content = cls(media_type=media_type, size=len(clear), digest=hashlib.sha256(body).hexdigest())
-        content._body = body
-        return content
+        digest = hashlib.sha256(body).hexdigest()
+        return cls(media_type=media_type, size=len(clear), digest=digest, held=Held(body))
 
     def body(self) -> bytes:
         """Give the salt and the clear bytes, proved against the digest.
@@ -87,14 +96,15 @@ class Content(BaseModel):
             ContentAlteredError: they are not what was digested.
             ContentUnreadError: only the header was read.
         """
-        if self._body is None:
-            if self._source is None:
+        held: Held = self.held
+        if held.body is None:
+            if held.source is None:
                 raise ContentUnreadError(self.digest)
-            body = self._source()
+            body = held.source()
             if len(body) != self.size + SALT_BYTES or hashlib.sha256(body).hexdigest() != self.digest:
                 raise ContentAlteredError(self.digest)
-            self._body = body
-        return self._body
+            held.body = body
+        return held.body
 
     def clear(self) -> bytes:
         """Give the clear bytes; raises as `body` does."""
@@ -118,5 +128,6 @@ class Content(BaseModel):
     def _read(self, info: ValidationInfo) -> Self:
         segments: Segments | None = info.context
         if segments is not None:
-            self._source = segments.source(self)
+            # What a header says of this field is not believed.
+            self.__dict__["held"] = Held(source=segments.source(self))
         return self
