@@ -50,7 +50,7 @@ TAG = "0123456789abcdef"
 def content(clear: bytes, media_type: str = "application/json", salt: bytes = SALT) -> Content:
     """A content whose salt is known, so that its row is the same on every day."""
     made = Content(media_type=media_type, size=len(clear), digest=hashlib.sha256(salt + clear).hexdigest())
-    made._body = salt + clear
+    made.held.body = salt + clear
     return made
 
 
@@ -483,7 +483,7 @@ def test_a_fixed_fact_is_the_same_bytes_for_good(kind: type[Fact]) -> None:
     assert digest == digest_of(row, NO_PREDECESSOR)
     assert hashlib.sha256(row.state).hexdigest() == pinned_state
     assert (row.originator_id, row.originator_version) == (PAUSE, 7)
-    bodies = b"".join(one._body or b"" for one in contents_in_order(fact_of(kind)))
+    bodies = b"".join(one.held.body or b"" for one in contents_in_order(fact_of(kind)))
     assert stored == bodies, "what is short is stored as it is, in the order of its numbers"
 
 
