@@ -55,6 +55,9 @@ from pauseledger.infrastructure.memory import MemoryRecorder
 from pauseledger.infrastructure.sqlite import SQLiteRecorder
 from pauseledger.infrastructure.store import LedgerRecorder, Snapshot
 
+#: A failing run is made as short as it can be, for five minutes at most, before it is told.
+pytestmark = pytest.mark.timeout(600)
+
 LEASE = 60
 BEGINNING = datetime(2026, 3, 5, 12, 0, tzinfo=UTC)
 CALLS = ("c0", "c1", "c2", "c3")
@@ -361,7 +364,7 @@ class Model:
     def _redeem(self, step: Redeem) -> str:
         kept = False
         while True:
-            token = self.tokens[step.token]
+            now, token = self.now, self.tokens[step.token]
             round_, gate = self.rounds[token.pause[:2]], self.gate(token.pause)
             if not (kept and gate.consumed):
                 refused = self._objection(step, token, gate, kept=kept)
@@ -386,7 +389,7 @@ class Model:
             if not self._insert(*(other.key for other in round_.gates)):
                 continue
             gate.answered = step.response if fresh else gate.answered
-            self._consume(round_, step.key, owed=step.mode == "prepare")
+            self._consume(round_, step.key, now, owed=step.mode == "prepare")
             return f"won {round_.fence} {round_.told()}"
 
     def _objection(self, step: Redeem, token: Token, gate: Gate, *, kept: bool) -> str | None:
@@ -414,12 +417,13 @@ class Model:
             return "already_answered"
         return "lapsed" if gate.lapsed else None
 
-    def _consume(self, round_: Asked, key: str | None, *, owed: bool) -> None:
+    def _consume(self, round_: Asked, key: str | None, now: int, *, owed: bool) -> None:
+        """Consume at the moment that was read, though time went on until the append."""
         for gate in round_.gates:
             gate.lapsed = gate.lapsed or gate.open
             gate.consumed, gate.consumed_by = True, key
         if owed:
-            round_.fence, round_.claimed_at = 1, self.now
+            round_.fence, round_.claimed_at = 1, now
 
     # Everything else
 
@@ -503,8 +507,7 @@ class Model:
         now = self.now
         if not self._insert(*(other.key for other in round_.gates)):
             return None
-        self._consume(round_, None, owed=True)
-        round_.claimed_at = now
+        self._consume(round_, None, now, owed=True)
         return f"won {round_.fence} {round_.told()}"
 
     def _take_up(self, step: Manage, round_: Asked) -> str | None:
