@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -213,13 +214,11 @@ class LedgerViews:
     # Everything below blocks, and runs in the executor.
 
     def _question(self, row: OpenPause) -> Any:
-        fact = self._stored(row.position)
-        if not isinstance(fact, Paused) or fact.originator_id != row.pause:
-            return None
-        try:
-            return json.loads(fact.request.clear())
-        except ContentAlteredError:
-            return None
+        with suppress(LedgerCorrupt, LedgerTooNew, ContentAlteredError):
+            fact = self._stored(row.position)
+            if isinstance(fact, Paused) and fact.originator_id == row.pause:
+                return json.loads(fact.request.clear())
+        return None
 
     def _sentences(self, told: Sequence[Told], content: bool) -> list[str]:
         return [self._sentence(one, content) for one in told]

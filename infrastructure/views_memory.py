@@ -9,7 +9,21 @@ from weakref import WeakKeyDictionary
 from eventsourcing.persistence import IntegrityError, Tracking
 
 from ..projections.projection import Projection
-from ..projections.rows import LOG, Changes, Condition, Key, LostRace, Place, Query, Rows, Table, Values, plain
+from ..projections.rows import (
+    LOG,
+    Changes,
+    Condition,
+    Key,
+    Kind,
+    LostRace,
+    Place,
+    Query,
+    Rows,
+    RowsRejected,
+    Table,
+    Values,
+    plain,
+)
 from .memory import MemoryRecorder
 
 _HELD: "WeakKeyDictionary[MemoryRecorder, dict[str, MemoryRows]]" = WeakKeyDictionary()
@@ -45,6 +59,8 @@ class MemoryRows(Rows):
         with self._lock:
             if self.place_of(at.build) != at:
                 raise LostRace("the view went on")
+            if not all(_fits(table, row) for table, change in changes.items() for row in change.come):
+                raise RowsRejected("a value is not of its column's kind")
             tables = self._builds[at.build]
             for table, change in changes.items():
                 for key in change.gone:
@@ -114,6 +130,30 @@ def memory_rows(recorder: MemoryRecorder, projection: Projection) -> MemoryRows:
         held = _HELD.setdefault(recorder, {})
         return held.setdefault(projection.id, MemoryRows(projection))
 
+
+def _fits(table: Table[Any], row: Values) -> bool:
+    """Tell whether databases could hold a row as well."""
+    return all(row[name] is None or _FITS[kind](row[name]) for name, kind in table.columns.items())
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.encode("utf-8", "replace") == value.encode("utf-8", "surrogatepass")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and -_LARGEST <= value < _LARGEST
+
+
+_LARGEST = 1 << 63
+_FITS: Mapping[Kind, Callable[[Any], bool]] = {
+    "uuid": _is_text,
+    "text": _is_text,
+    "int": _is_number,
+    "flag": _is_number,
+    "moment": _is_text,
+    "scope": _is_text,
+    "json": lambda _: True,
+}
 
 _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": lambda held, asked: held == asked,

@@ -12,7 +12,7 @@ from ..domain.errors import InteractionConfigurationError
 from ..domain.facts import FACTS
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Page, Query, Table, Values
-from .seen import Seen, tag_of
+from .seen import Seen, tag_of, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class History(Projection):
                 "session_id": said["session_id"],
                 "run_id": said["run_id"],
                 "call_id": said["call_id"],
-                "round": said["round"]["lead"],
+                "round": uuid_text(said["round"]["lead"], fact.pause),
             })  # fmt: skip
         page.put(STORED, _kept(fact, 0))
 

@@ -10,7 +10,7 @@ from ..domain.axes import Scope
 from ..domain.errors import InteractionConfigurationError
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values, shown
-from .seen import Seen, tag_of
+from .seen import Seen, tag_of, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _opened(fact: Seen) -> Values:
         "session_id": said["session_id"],
         "run_id": said["run_id"],
         "call_id": said["call_id"],
-        "round": said["round"]["lead"],
+        "round": uuid_text(said["round"]["lead"], fact.pause),
         "interaction": said["interaction"]["name"],
         "revision": said["interaction"]["revision"],
         "tool": said["call"]["tool"],

@@ -10,7 +10,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, plain
-from .seen import Seen, tag_of
+from .seen import Seen, tag_of, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Refusals(Projection):
             "reason": said["reason"],
             "rule": said["rule"],
             "by": by or None,
-            "attempt": said["attempt"],
+            "attempt": uuid_text(said["attempt"], fact.pause),
             "seen_version": said["seen_version"],
             "presented": said["presented"],
         })  # fmt: skip

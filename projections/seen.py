@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from uuid import UUID
 
 
 @dataclass(slots=True)
@@ -29,6 +30,15 @@ class Seen:
     fields: dict[str, Any] = field(repr=False)
     text: str = field(repr=False)
     unreadable: Literal["too_new", "corrupt"] | None = None
+
+
+def uuid_text(value: Any, known: str) -> str:
+    """Give a UUID as a header names it; `known` is one that was judged before.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it is none.
+    """
+    return known if value == known else str(UUID(value))
 
 
 def tag_of(actor: dict[str, Any] | None) -> str | None:

@@ -10,7 +10,7 @@ from ..domain.axes import Axes, Scope
 from ..domain.facts import FACTS, rfc3339
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values
-from .seen import Seen
+from .seen import Seen, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,8 @@ def _lead(fact: Seen) -> str | None:
 
 
 def _pause(fact: Seen, page: Page) -> None:
-    said, lead = fact.fields, fact.fields["round"]["lead"]
+    said = fact.fields
+    lead = uuid_text(said["round"]["lead"], fact.pause)
     before = page.get(MEMBERS, fact.pause)
     unreadable = 0 if before is None else before["unreadable"]
     axes = {"scope": fact.scope, "session_id": said["session_id"], "run_id": said["run_id"]}

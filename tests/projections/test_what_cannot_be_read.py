@@ -1,0 +1,162 @@
+"""What a view cannot fold is set aside, counted and shown first; it blocks nothing and hides no pause."""
+
+import json
+
+import pytest
+from pauseledger import Actor, LedgerTooNew, PauseRejected, Routing, Scope
+from pauseledger.domain.facts import Answered, Consumed, Paused, Refused
+from pauseledger.infrastructure.mapper import FRONT, LENGTH_BYTES, STORED, Registry
+from pauseledger.infrastructure.store import HEADER_BYTES
+from pauseledger.infrastructure.stories import SCOPE, Stage, ask, asked, axes, turn
+
+GARBAGE = b"neither magic nor JSON"
+
+
+@pytest.fixture
+def stage(store_url, tmp_path):
+    return Stage(store_url, tmp_path / "keys")
+
+
+def version_without(*kinds):
+    """The closed registry of an earlier version, which knows nothing of these facts."""
+    return Registry([kind for kind in STORED if kind not in kinds])
+
+
+async def pauses(ledger, count, **fields):
+    return [
+        await asked(ledger, ask(f"c{n}", turn=turn(f"c{n}", said=str(n)), axes=axes(f"c{n}"), **fields))
+        for n in range(count)
+    ]
+
+
+def rewritten(state, change):
+    """Change a row's header, and keep its length field right."""
+    end = FRONT + int.from_bytes(state[FRONT - LENGTH_BYTES : FRONT], "big")
+    header = json.dumps(change(json.loads(state[FRONT:end])), ensure_ascii=False).encode()
+    front = state[: FRONT - LENGTH_BYTES] + len(header).to_bytes(LENGTH_BYTES, "big")
+    return front + header + state[end:]
+
+
+async def test_one_corrupt_row_among_a_hundred_is_shown_first_and_the_others_as_ever(stage):
+    async with stage.ledger() as ledger:
+        with pytest.raises(PauseRejected):
+            await asked(ledger, ask(request={"questions": [{"question": "x" * 5_000_000}]}))
+        all_of_them = await pauses(ledger, 20)
+        broken = all_of_them[7]
+        [row] = stage.rows(broken.pause_id)
+        stage.overwrite(row, GARBAGE)
+        await ledger.views.catch_up()
+        # Its header is gone, and with it whose it is: only an operator is shown it.
+        page = await ledger.views.open_pauses.most_urgent_of_all_tenants()
+        assert len(page.rows) == 20
+        first = page.rows[0]
+        assert (first.pause, first.unreadable, first.scope, first.since) == (broken.pause_id, True, None, None)
+        assert len((await ledger.views.open_pauses.most_urgent(SCOPE)).rows) == 19
+        assert (await ledger.views.open_pauses.count_of_all_tenants()).unreadable == 1
+        assert {one.set_aside for one in await ledger.views.lag()} == {1}
+        [aside] = await ledger.views.refusals.unreadable_of_all_tenants()
+        assert (aside.stream, aside.version, aside.why, aside.position) == (broken.pause_id, 1, "corrupt", row.position)
+        [told] = await ledger.views.history.of_pause_of_all_tenants(broken.pause_id)
+        assert (told.unreadable, told.what) == (True, "paused")
+        assert "cannot be read here" in (await ledger.views.sentences([told], content=True))[0]
+        [item] = await ledger.views.stranded.stranded_of_all_tenants()
+        assert (item.pause_id, item.state, item.axes) == (broken.pause_id, "unreadable", None)
+        assert await ledger.views.question(first) is None
+
+
+@pytest.mark.parametrize("unknown", [Paused, Answered, Consumed])
+async def test_a_version_that_does_not_know_a_fact_shows_its_pause_and_hides_none(stage, unknown):
+    async with stage.ledger() as newer:
+        first, second = await pauses(newer, 2)
+        await second.redeem(answered_by=Actor("ann"))
+    async with stage.ledger(registry=version_without(unknown)) as older:
+        await older.views.catch_up()
+        with pytest.raises(LedgerTooNew):
+            await second.at(older).redeem()
+        shown = (await older.views.open_pauses.most_urgent(SCOPE)).rows
+        if unknown is Paused:
+            assert {row.pause for row in shown if row.unreadable} == {first.pause_id}
+        elif unknown is Answered:
+            # What closed it afterwards could be read.
+            assert [(row.pause, row.unreadable) for row in shown] == [(first.pause_id, False)]
+        else:
+            assert (shown[0].pause, shown[0].unreadable) == (second.pause_id, True)
+        aside = await older.views.open_pauses.unreadable(SCOPE)
+        assert {one.why for one in aside} == {"too_new"}
+        assert {one.topic for one in aside} == {unknown.topic()}
+        assert {one.scope for one in aside} == {SCOPE}
+        assert await older.views.open_pauses.unreadable(Scope(tenant_id="else")) == []
+        assert [item async for item in older.owed(SCOPE)] == []
+        told = await older.views.history.of_pause_of_all_tenants(second.pause_id)
+        assert [fact.unreadable for fact in told if fact.topic == unknown.topic()] == [True]
+        assert all(fact.at for fact in told)
+        # The next version folds it all, and has to be asked to.
+        with_aside = {one.set_aside for one in await older.views.lag() if one.view != "refusals"}
+        assert max(with_aside) >= 1
+    async with stage.ledger() as newer:
+        for view in newer.views.runner.views:
+            await newer.views.rebuild(view)
+        assert {one.set_aside for one in await newer.views.lag()} == {0}
+        assert [row.pause for row in (await newer.views.open_pauses.most_urgent(SCOPE)).rows] == [first.pause_id]
+
+
+async def test_a_fact_of_no_use_to_a_view_is_set_aside_there_as_well(stage):
+    async with stage.ledger() as newer:
+        [pause] = await pauses(newer, 1)
+        with pytest.raises(Exception, match="run"):
+            await pause.redeem(axes=axes("c0", run_id="else"))
+    async with stage.ledger(registry=version_without(Refused)) as older:
+        await older.views.catch_up()
+        [row] = (await older.views.open_pauses.most_urgent(SCOPE)).rows
+        assert (row.pause, row.unreadable, row.call_id) == (pause.pause_id, True, "c0")
+        assert [one.why for one in await older.views.refusals.unreadable(SCOPE)] == ["too_new"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: {**header, "pause": "x"},
+        lambda header: {**header, "pause": "z" * 36},
+        lambda header: {**header, "scope": {"tenant": 1}},
+        lambda header: {**header, "at": 7},
+        lambda header: {**header, "ledger": "another"},
+        lambda header: [header],
+        lambda header: {**header, "round": None},
+        lambda header: {**header, "round": {**header["round"], "lead": "no uuid at all"}},
+        lambda header: {**header, "round": {**header["round"], "calls": []}},
+        lambda header: {**header, "interaction": "ask_user"},
+        lambda header: {**header, "routing": {**header["routing"], "priority": 1 << 90}},
+        lambda header: {**header, "session_id": {"deep": ["er"]}},
+        lambda header: {key: value for key, value in header.items() if key != "closes_at"},
+    ],
+)
+async def test_a_header_of_another_shape_blocks_no_view(stage, change):
+    async with stage.ledger() as ledger:
+        before, broken, after = await pauses(ledger, 3)
+        [row] = stage.rows(broken.pause_id)
+        stage.overwrite(row, rewritten(row.state, change))
+        assert await ledger.views.catch_up(20)
+        shown = await ledger.views.open_pauses.most_urgent_of_all_tenants()
+        assert {before.pause_id, broken.pause_id, after.pause_id} == {one.pause for one in shown.rows}
+        for name in ("open_pauses", "history", "refusals", "response_times", "stranded"):
+            assert await ledger.views.rebuild(name) == row.position + 1
+        assert await ledger.views.open_pauses.most_urgent_of_all_tenants() == shown
+
+
+async def test_a_long_header_is_read_whole(stage):
+    async with stage.ledger() as ledger:
+        people = tuple(f"person {number}" for number in range(250))
+        pause = await asked(ledger, routing=Routing(assignees=people, groups=people))
+        [row] = stage.rows(pause.pause_id)
+        assert int.from_bytes(row.state[FRONT - LENGTH_BYTES : FRONT], "big") > HEADER_BYTES
+        found = await ledger.views.open_pauses.most_urgent(SCOPE, after=pause.receipt.position)
+        assert [len(row.assignees) for row in found.rows] == [250]
+
+
+async def test_a_switch_flipped_is_nobodys_pause(stage):
+    async with stage.ledger() as ledger:
+        await ledger.flip("run", False, Actor("op"))
+        await ledger.flip("run", True, Actor("op"))
+        await ledger.views.catch_up()
+        assert (await ledger.views.open_pauses.most_urgent_of_all_tenants()).rows == ()
+        assert {one.set_aside for one in await ledger.views.lag()} == {0}
