@@ -25,13 +25,20 @@ from .executor import Executor
 from .mapper import NO_PREDECESSOR, FactMapper, Registry, stored_digest
 from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict
 
-
 T = TypeVar("T")
 
 #: More bytes than this are packed, digested or proved beside the event loop.
 LONG = 256 * 1024
 #: Of so many refusal streams the end is remembered, so that the next refusal need not ask for it.
 REMEMBERED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The positions of rows in the log, in the order given; and the ledger's epoch, where it was read as well."""
+
+    positions: Sequence[int]
+    epoch: int | None
 
 
 class Streams(Protocol):
@@ -41,8 +48,8 @@ class Streams(Protocol):
         """Read whole streams and what goes with them."""
         ...
 
-    async def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
-        """Append rows, all or none, and return their positions in the order given."""
+    async def append(self, rows: Sequence[StoredEvent], *, mints: bool) -> Appended:
+        """Append rows, all or none; the ledger's epoch is told where tokens are minted next."""
         ...
 
     async def newest(self, stream: UUID) -> StoredEvent | None:
@@ -69,9 +76,18 @@ class ThreadedStreams:
         """Read whole streams and what goes with them."""
         return await self._run(self._recorder.load, streams)
 
-    async def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+    async def append(self, rows: Sequence[StoredEvent], *, mints: bool) -> Appended:
         """Append rows, all or none."""
-        return await self._run(self._recorder.insert_events, rows)
+        return await self._run(self._append, rows, mints)
+
+    def _append(self, rows: Sequence[StoredEvent], mints: bool) -> Appended:
+        positions = self._recorder.insert_events(rows)
+        if not mints:
+            return Appended(positions, None)
+        try:
+            return Appended(positions, self._recorder.identity().epoch)
+        except StoreUnavailable as gone:
+            raise StoreUnavailable("stored, and no token can be minted for it yet", outcome="unknown") from gone
 
     async def newest(self, stream: UUID) -> StoredEvent | None:
         """Read the newest row of a stream."""
@@ -168,17 +184,21 @@ class EventSourcedPauses:
             VersionConflict: a stream went on meanwhile.
             StoreUnavailable: the store could not speak, or another rule of it objected.
         """
-        long = any(isinstance(fact, Paused) and fact.turn.content and fact.turn.content.size > LONG for fact in facts)
+        paused = [fact for fact in facts if isinstance(fact, Paused)]
+        long = any(fact.turn.content and fact.turn.content.size > LONG for fact in paused)
         rows = await self._run(self.mapper.encode, facts) if long else self.mapper.encode(facts)
         try:
-            positions = await self._streams.append([row for row, _ in rows])
+            # Tokens are minted for what was paused, and nothing was read before: they have to be of the ledger's epoch.
+            appended = await self._streams.append([row for row, _ in rows], mints=bool(paused))
         except StreamConflict:
             raise VersionConflict(f"stream {facts[0].originator_id} went on") from None
         except IntegrityError as broken:
             raise StoreUnavailable(f"the store turned the append down: {broken}") from None
+        if appended.epoch is not None:
+            self._epoch = appended.epoch
         return tuple(
             fact.model_copy(update={"row_digest": digest, "position": position})
-            for fact, (_, digest), position in zip(facts, rows, positions, strict=True)
+            for fact, (_, digest), position in zip(facts, rows, appended.positions, strict=True)
         )
 
     async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None]) -> bool:
