@@ -425,6 +425,31 @@ async def test_walking_away_from_a_stream_stalls_the_turn(memory, surface):
     assert (await newest(memory, ended.paused[0])).NAME == "pause.stalled"
 
 
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_cancelled_consumer_takes_the_tool_under_way_along(memory, surface):
+    started = asyncio.Event()
+    host = Host(memory, [("c1", "deploy", {"to": "prod"})], [("c2", "wait", {})])
+
+    @host.agent.tool_plain
+    async def wait() -> str:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            host.runs.append("stopped")
+        return "waited"
+
+    ended = await host.ask()
+    going = asyncio.create_task(go_on(surface, host, await host.redeem(ended, APPROVE)))
+    await started.wait()
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert host.runs == ["prod", "stopped"]
+    fact = await newest(memory, ended.paused[0])
+    assert (fact.NAME, fact.cause) == ("pause.stalled", "cancelled")
+
+
 async def test_a_prompt_comes_after_the_answers(memory):
     ended = await Host(memory, [("c1", "deploy", {"to": "prod"}), ("c2", "ask_user", QUESTION)]).ask()
     going = Host(memory, "done")
