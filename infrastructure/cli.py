@@ -47,6 +47,7 @@ from .cli_shapes import (
     show,
     shown,
 )
+from .cli_views import views
 from .settings import store_url
 from .wiring import Ledger, open_ledger, open_recorder
 
@@ -67,6 +68,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(keys, name="keys")
+app.add_typer(views)
 
 Response = Annotated[str | None, typer.Option(metavar="FILE", help="The answer as JSON; - is standard input.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Whose answer it is.")]
