@@ -147,7 +147,7 @@ def evolve(pause: Pause | None, fact: PauseFact) -> Pause:
     if isinstance(fact, Paused):
         return _begin(fact)
     assert pause is not None  # noqa: S101 - a store keeps every stream whole from its first fact on
-    place = {"version": fact.originator_version, "head": fact.row_digest or None, "at": fact.at}
+    place: dict[str, Any] = {"version": fact.originator_version, "head": fact.row_digest or None, "at": fact.at}
     return replace(pause, **place, **_changes(pause, fact))
 
 

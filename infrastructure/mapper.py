@@ -301,7 +301,8 @@ def _named_segments(value: dict[str, Any]) -> list[tuple[int, int]]:
 
     Its number is one: a map of the host's own words holds text alone, so that no words of theirs can name a segment.
     """
-    found, left = [], [value]
+    found: list[tuple[int, int]] = []
+    left: list[Any] = [value]
     while left:
         part = left.pop()
         if type(part) is list:

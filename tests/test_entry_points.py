@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+from uuid import UUID
 
 import pytest
 from pauseledger import (
@@ -18,6 +19,7 @@ from pauseledger import (
     PauseCommand,
     RecoverCommand,
     Scope,
+    StoreUnavailable,
     Turn,
     answered_event,
     open_ledger,
@@ -314,8 +316,6 @@ async def test_a_kernel_that_stops_again_says_where(ledger):
 
 
 async def test_a_settlement_that_fails_changes_nothing_for_the_caller(ledger, monkeypatch):
-    from pauseledger import StoreUnavailable
-
     turn = await paused_and_redeemed(ledger)
 
     async def gone(facts):
@@ -353,8 +353,6 @@ def test_a_process_that_ends_in_the_middle_of_a_stream_leaves_the_turn_owed(tmp_
         settings = LedgerSettings(lease=1, keys_directory=tmp_path / "keys")
         async with open_ledger(f"sqlite:///{tmp_path / 'l.db'}", settings) as ledger:
             await asyncio.sleep(1.1)
-            from uuid import UUID
-
             turn = await ledger.capability.recover(RecoverCommand(pause_id=UUID(pause_id), axes=AXES))
             return await resume_run(Kernel(), turn)
 
