@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, final, get_args
 from uuid import UUID
 
 from .axes import Axes, Scope, as_stated, require_text
@@ -14,7 +14,10 @@ from .facts import Agent
 from .pause import State
 from .settlement import End
 from .turn import CheckpointReference, PausedTurn, Turn
+from .words import require_one_of, require_word
 
+#: A priority lies between this and its negative.
+PRIORITIES = 1_000_000
 #: A pause stays open this long where the host does not say (seconds): one week.
 DEFAULT_WINDOW = 7 * 24 * 3600
 
@@ -31,6 +34,10 @@ class StoredAnswer:
 STORED: Final = StoredAnswer()
 
 
+ActorKind = Literal["person", "service", "rule", "unknown"]
+Assurance = Literal["claimed", "authenticated", "signed"]
+
+
 @dataclass(frozen=True, slots=True)
 class Actor:
     """Who does something, as the host knows them. The id is kept beside the facts, a tag of it within them.
@@ -44,14 +51,18 @@ class Actor:
     """
 
     id: str = field(repr=False)
-    kind: Literal["person", "service", "rule", "unknown"] = "person"
-    assurance: Literal["claimed", "authenticated", "signed"] = "claimed"
+    kind: ActorKind = "person"
+    assurance: Assurance = "claimed"
     method: str | None = None
     authenticated_at: datetime | None = None
     on_behalf_of: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Take nobody for an actor."""
+        """Take nobody for an actor, and no other words for what they are."""
+        require_one_of("an actor's kind", self.kind, get_args(ActorKind))
+        require_one_of("an actor's assurance", self.assurance, get_args(Assurance))
+        if self.method is not None:
+            require_word("an actor's method", self.method)
         for parameter, named in (("an actor's id", self.id), ("an actor's on_behalf_of", self.on_behalf_of)):
             if named is not None and not require_text(parameter, named).strip():
                 raise InteractionConfigurationError(f"{parameter} is empty; name somebody, or pass no actor")
@@ -65,6 +76,11 @@ class Routing:
     priority: int = 0
     groups: Sequence[str] = field(default=(), repr=False)
     assignees: Sequence[str] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        """Take no priority that does not compare."""
+        if type(self.priority) is not int or not -PRIORITIES <= self.priority <= PRIORITIES:
+            raise InteractionConfigurationError(f"priority must be a whole number from -{PRIORITIES} to {PRIORITIES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +189,10 @@ class ReissueCommand(_PauseNamed):
     ends_earlier: bool = False
     closes_in: int | None = None
 
+    def __post_init__(self) -> None:
+        """Take no other reason."""
+        require_one_of("reason", self.reason, get_args(ReissueReason))
+
 
 @dataclass(frozen=True, slots=True)
 class WithdrawCommand(_PauseNamed):
@@ -182,7 +202,8 @@ class WithdrawCommand(_PauseNamed):
     note: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Take no note that cannot be kept."""
+        """Take no other reason, and no note that cannot be kept."""
+        require_one_of("reason", self.reason, get_args(WithdrawReason))
         if self.note is not None:
             require_text("note", self.note)
 
@@ -205,6 +226,11 @@ class SettleCommand:
     next: Sequence[UUID] = ()
     error_type: str | None = None
     by: Actor | None = None
+
+    def __post_init__(self) -> None:
+        """Take no free text for a type of error."""
+        if self.error_type is not None:
+            require_word("error_type", self.error_type)
 
 
 @dataclass(frozen=True, slots=True)

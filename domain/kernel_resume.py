@@ -28,6 +28,7 @@ from .interactions import ASK_USER, AskUserAnsweredEvent
 from .rehydration import fold, rehydrate
 from .settlement import End
 from .turn import Entry, Result
+from .words import is_word
 
 #: No user message is added: the answer is the observation.
 RESUME_PROMPT = ""
@@ -258,7 +259,8 @@ async def continuing(turn: ResumedTurn) -> AsyncIterator[Going]:
     try:
         yield going
     except BaseException as broke:
-        said = {"cause": _cause(broke), "error_type": type(broke).__name__, "entered": going.entered}
+        name = type(broke).__name__
+        said = {"cause": _cause(broke), "error_type": name if is_word(name) else None, "entered": going.entered}
         await _unhurried(claim.settle("stalled", **said))
         raise
     else:

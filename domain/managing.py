@@ -23,6 +23,7 @@ from .envelope import Opened, token_of
 from .errors import (
     InteractionConfigurationError,
     LedgerCorrupt,
+    PauseClosed,
     Refusal,
     RequestMismatch,
     RequestMissing,
@@ -101,10 +102,12 @@ class Managing:
         assert isinstance(command, ReissueCommand)  # noqa: S101 - the capability's own
         kid = self.services.seal.minting_kid()
 
-        def decide(_: Round, pause: Pause, stamp: Stamp) -> list[PauseFact]:
+        def decide(round_: Round, pause: Pause, stamp: Stamp) -> list[PauseFact]:
             if command.closes_in is not None and (type(command.closes_in) is not int or command.closes_in <= 0):
                 raise InteractionConfigurationError("closes_in must be a whole number of seconds above 0")
             closes = None if command.closes_in is None else timedelta(seconds=command.closes_in)
+            if pause.is_open and round_.closed(pause, stamp.now):
+                raise PauseClosed(pause.id, "lapsed")
             return closing.reissue(
                 pause,
                 stamp,
@@ -149,7 +152,15 @@ class Managing:
             self.services.decided("abandoned", round_.lead)
             raise TurnAbandoned(round_.lead.id, "it was taken up too often")
         self.services.decided("recovered", round_.lead)
+        await self._hold(round_.lead)
         return placed(self._outcome(round_, pause_id), _position(facts))
+
+    async def _hold(self, lead: Pause) -> None:
+        """Have whoever held the turn before learn from its next renewal that a newer claim has taken over."""
+        try:
+            await self.services.pauses.renew(lead.id, lead.fence, self.services.lease_seconds)
+        except StoreUnavailable as gone:
+            self.services.journal.note("renewal_failed", pause=lead.id, fence=lead.fence, error=type(gone).__name__)
 
     # What they have in common
 

@@ -1,7 +1,6 @@
 """Pausing: a round is stored in one append, found again by its derived ids, and only then given tokens."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from . import strict_json
-from .axes import require_stated
+from .axes import AXIS_BYTES, require_stated
 from .closing import whole_second, withdraw
 from .commands import LapseAnswer, PauseCommand, PauseReceipt, Routing
 from .content import Content, ContentAlteredError
@@ -48,12 +47,12 @@ from .services import RELOADS, Services
 from .stamp import Stamp
 from .turn import TURN_BYTES, CheckpointReference, PausedTurn, ReservedCall, Turn
 from .turns import checkpoint_store
+from .words import is_word
 
 #: A window may be this long at most (seconds): a hundred years.
 LONGEST_WINDOW = 100 * 366 * 24 * 3600
 LABELS = 16
 KEY_BYTES = 255
-WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 OCCURRENCES = 2**32
 
 
@@ -104,7 +103,8 @@ class Pausing:
             stamp = self.services.stamp(stamp.attempt)
             months = self._months(plan, stamp.now)
             # Most rounds are new: the first append is tried without a look, and its conflict says that one is there.
-            found = await self._existing(plan, months if reload else months[1:], doubt)
+            known_new = not reload and plan.command.supersedes is None
+            found = await self._existing(plan, months[1:] if known_new else months, doubt)
             if found is not None:
                 return await self._found_again(plan, found, stamp)
             facts = await self._write(plan, months[0], stamp)
@@ -378,7 +378,7 @@ def _judge_command(command: PauseCommand) -> None:
     words = [*command.labels, *command.labels.values(), *([command.routing.queue] if command.routing.queue else [])]
     if command.agent is not None:
         words += [word for word in (command.agent.name, command.agent.version, command.agent.model) if word]
-    if len(command.labels) > LABELS or not all(isinstance(word, str) and WORD.fullmatch(word) for word in words):
+    if len(command.labels) > LABELS or not all(map(is_word, words)):
         raise PauseRejected(
             "word_invalid",
             f"labels (at most {LABELS}), queue and agent are words of up to 64 letters, digits and _.:/-",
@@ -409,6 +409,9 @@ def _judge_same_round(commands: Sequence[PauseCommand]) -> None:
 
 
 def _calls_of(commands: Sequence[PauseCommand], turn: PausedTurn) -> list[ReservedCall]:
+    for call in turn.calls:
+        if len(call.address.encode()) > AXIS_BYTES or len((call.tool or "").encode()) > AXIS_BYTES:
+            raise PauseRejected("id_too_long", f"a call's id or tool name has more than {AXIS_BYTES} bytes")
     by_address = {call.address: call for call in turn.calls}
     calls = []
     for command in commands:

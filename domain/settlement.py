@@ -90,8 +90,8 @@ def recover(round_: Round, stamp: Stamp, attempt: Attempt, *, forced: bool = Fal
         return _take_up(round_, lead.claim, stamp, attempt, forced=forced)
     waiting = round_.waiting(stamp.now)
     if waiting:
-        answered = any(pause.answered for pause in round_.pauses)
-        raise RoundOpen(lead.id, [p.paused.call_id for p in waiting]) if answered else NotConsumed(lead.id)
+        calls = [pause.paused.call_id for pause in waiting]
+        raise RoundOpen(lead.id, calls) if round_.has_answer else NotConsumed(lead.id)
     facts = consume(round_, stamp, attempt)
     if not facts:
         raise NothingOwed(lead.id, "its round closed without any answer")

@@ -466,6 +466,8 @@ class Model:
     def _reissue(self, step: Manage, round_: Asked, gate: Gate) -> str | None:
         if gate.withdrawn or gate.consumed or (gate.lapsed and not gate.lapse):
             return f"PauseClosed {round_.state(gate)} None"
+        if gate.open and self._closed(gate):
+            return "PauseClosed lapsed None"
         now, epoch = self.now, self.epoch
         if not self._insert(gate.key):
             return None
@@ -502,7 +504,7 @@ class Model:
             return self._take_up(step, round_) if round_.fence else "NothingOwed"
         waiting = self._waiting(round_)
         if waiting:
-            answered = any(other.answered for other in round_.gates)
+            answered = any(other.holds_answer for other in round_.gates)
             return f"RoundOpen {' '.join(other.call for other in waiting)}" if answered else "NotConsumed"
         if not any(other.holds_answer or (other.open and other.lapse) for other in round_.gates):
             return "NothingOwed"
@@ -510,6 +512,7 @@ class Model:
         if not self._insert(*(other.key for other in round_.gates)):
             return None
         self._consume(round_, None, now, owed=True)
+        round_.renewed = (round_.fence, self.now + LEASE)
         return f"won {round_.fence} {round_.told()}"
 
     def _take_up(self, step: Manage, round_: Asked) -> str | None:
@@ -526,6 +529,7 @@ class Model:
             return "TurnAbandoned"
         round_.recoveries, round_.fence = round_.recoveries + 1, round_.fence + 1
         round_.claimed_at, round_.stalled = now, False
+        round_.renewed = (round_.fence, self.now + LEASE)
         return f"won {round_.fence} {round_.told()}"
 
 
