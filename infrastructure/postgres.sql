@@ -1,4 +1,4 @@
--- The tables of a ledger on PostgreSQL, schema@1. Only `pauseledger migrate` runs this.
+-- The tables of a ledger on PostgreSQL. Only `pauseledger migrate` runs this, and postgres_log.sql after it.
 
 CREATE TABLE {schema}.stored_events (
     originator_id uuid NOT NULL,
@@ -29,19 +29,6 @@ CREATE TABLE {schema}.lease (
     until timestamptz NOT NULL
 ) WITH (fillfactor = 80);
 
--- Positions are drawn before the commit. One writer at a time, from before its first row draws one until its commit is
--- visible, so that no reader passes a position that is filled in later. The key is the table's own ("PLED" and its oid).
-CREATE FUNCTION {schema}.one_writer() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
-BEGIN
-    PERFORM pg_advisory_xact_lock((1347175748::bigint << 32) | TG_RELID::bigint);
-    IF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
-    RETURN NULL;
-END
-$body$;
-
 -- A version that is there is left to the primary key: that is a lost race, and no gap.
 CREATE FUNCTION {schema}.in_turn() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
@@ -70,9 +57,6 @@ BEGIN
 END
 $body$;
 
-CREATE TRIGGER stored_events_one_writer BEFORE INSERT ON {schema}.stored_events
-FOR EACH STATEMENT EXECUTE FUNCTION {schema}.one_writer();
-
 CREATE TRIGGER stored_events_in_turn BEFORE INSERT ON {schema}.stored_events
 FOR EACH ROW EXECUTE FUNCTION {schema}.in_turn();
 
@@ -80,11 +64,5 @@ CREATE TRIGGER stored_events_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON 
 FOR EACH STATEMENT EXECUTE FUNCTION {schema}.append_only();
 
 -- A session that plays replica skips ordinary triggers.
-ALTER TABLE {schema}.stored_events ENABLE ALWAYS TRIGGER stored_events_one_writer;
 ALTER TABLE {schema}.stored_events ENABLE ALWAYS TRIGGER stored_events_in_turn;
 ALTER TABLE {schema}.stored_events ENABLE ALWAYS TRIGGER stored_events_append_only;
-
-REVOKE ALL ON SCHEMA {schema} FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC;
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;

@@ -24,8 +24,8 @@ HEAD_BYTES = 36
 #: How much of a row's state a follower reads at first: all of the header, but for the rarest.
 HEADER_BYTES = 4096
 
-#: The revision of the tables this version makes and understands.
-SCHEMA_REVISION = 1
+#: The revision of the tables this version makes and understands. 2 changed those on PostgreSQL alone.
+SCHEMA_REVISION = 2
 
 #: How many different epochs there are (16 bits).
 EPOCHS = 1 << 16
@@ -175,6 +175,9 @@ class LedgerRecorder(ApplicationRecorder):
     @abstractmethod
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
         """Read the leases of these pauses, as far as any was renewed."""
+
+    def rest(self) -> None:
+        """Give back what is scarce until the next call; none may be under way."""
 
     @abstractmethod
     def close(self) -> None:

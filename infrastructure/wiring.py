@@ -31,7 +31,7 @@ from .keys import KeyFile, KeyRing
 from .logs import StructuredJournal
 from .mapper import Registry
 from .memory import MemoryRecorder
-from .pauses import EventSourcedPauses
+from .pauses import EventSourcedPauses, Streams, ThreadedStreams
 from .schemas import compile_schema
 from .seal import TokenSeal
 from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
@@ -43,6 +43,7 @@ from .views import LedgerViews
 from .views_sqlite import ViewsFile
 
 MEMORY = "memory:"
+POSTGRES = ("postgresql", "postgres")
 
 
 class Ledger:
@@ -66,6 +67,8 @@ class Ledger:
             apart = self._settings.views
             views = self._recorder if apart is None else open_views(apart, self._settings)
             self._views = LedgerViews(self._recorder, views, self._opened[1], self._opened[2], self._executor)
+            # Threads need connections again when views are read or followed; a worker that does neither has one pool.
+            await self._executor(self._recorder.rest)
             self._switches = LedgerSwitches(self._opened[2], self._opened[1])
             await self._switches.begin()
         except BaseException:
@@ -196,6 +199,7 @@ class Ledger:
             epoch=identity.epoch,
             leeway=timedelta(seconds=settings.leeway),
             registry=self._registry,
+            streams=open_streams(self._url, recorder, self._executor),
         )
         transcripts = known()
         for codec in settings.transcripts:
@@ -224,10 +228,13 @@ class Ledger:
 
     async def _close(self) -> None:
         executor, recorder, views = self._executor, self._recorder, self._views
+        pauses = self._opened[1] if self._opened else None
         self._opened = self._executor = self._recorder = self._views = None
         if executor is not None:
             if views is not None:
                 await views.close()
+            if pauses is not None:
+                await pauses.close()
             if recorder is not None:
                 await executor(recorder.close)
             executor.close()
@@ -258,7 +265,7 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         return SQLiteRecorder(sqlite_path(url), busy_timeout=settings.busy_timeout)
-    if scheme in ("postgresql", "postgres"):
+    if scheme in POSTGRES:
         from .postgres import PostgresRecorder  # noqa: PLC0415 - a driver that an embedded ledger need not load
 
         return PostgresRecorder(
@@ -272,6 +279,17 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
     raise InteractionConfigurationError(
         "a store is `memory:`, `sqlite:///path/to/file` or `postgresql://user@host/database`; pass one of these"
     )
+
+
+def open_streams(url: str, recorder: LedgerRecorder, executor: Executor) -> Streams:
+    """Reach a store's streams from the event loop: without threads where the driver can do that."""
+    if url.partition(":")[0] not in POSTGRES:
+        return ThreadedStreams(recorder, executor)
+    from .postgres import PostgresRecorder  # noqa: PLC0415 - a driver that an embedded ledger need not load
+    from .postgres_async import PostgresStreams  # noqa: PLC0415 - the same
+
+    assert isinstance(recorder, PostgresRecorder)  # noqa: S101 - opened by the same URL
+    return PostgresStreams(recorder.database)
 
 
 def open_views(url: str, settings: LedgerSettings) -> LedgerRecorder:

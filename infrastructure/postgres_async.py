@@ -1,0 +1,133 @@
+"""The event loop's own way to PostgreSQL: the statements of a decision, with no thread between."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal
+from uuid import UUID
+
+import psycopg
+from eventsourcing.persistence import StoredEvent
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from ..domain.errors import StoreUnavailable
+from .pauses import Appended
+from .postgres_database import (
+    GOODBYES,
+    SILENCE,
+    ConnectionLost,
+    Database,
+    Row,
+    Values,
+    insertion,
+    loaded,
+    loading,
+    silent,
+)
+from .store import Snapshot, place
+
+_Connection = psycopg.AsyncConnection[Row]
+
+
+class PostgresStreams:
+    """The `Streams` port over a pool of connections that belongs to one event loop.
+
+    It writes the rows that `PostgresRecorder` writes, and tells every error by the same name. A statement is one round
+    trip. Each has two deadlines: the server's own, and one here for a server of which nothing more is heard. Reads are
+    tried once more when their connection proves dead; an append never is. A caller that is cancelled has the server
+    give the statement up; whether an append still happened is then unknown, as with any caller that went away.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._deadline = database.statement_timeout + SILENCE
+        self._pool: AsyncConnectionPool[_Connection] | None = None
+        self._closed = False
+
+    async def load(self, streams: Sequence[UUID]) -> Snapshot:
+        """Read whole streams and what goes with them, in one statement."""
+        return loaded(await self._repeat(*loading(streams)))
+
+    async def append(self, rows: Sequence[StoredEvent], *, mints: bool) -> Appended:  # noqa: ARG002 - it is told anyway
+        """Append rows in one statement that is its own transaction."""
+        ordered = sorted(rows, key=place)
+        try:
+            found = await self._execute(*insertion(ordered), rows=ordered)
+        except ConnectionLost as lost:
+            raise StoreUnavailable(lost.says, outcome=lost.outcome) from None
+        positions = {place(row): position for row, (position, _) in zip(ordered, found, strict=True)}
+        return Appended([positions[place(row)] for row in rows], found[0][1])
+
+    async def newest(self, stream: UUID) -> StoredEvent | None:
+        """Read the newest row of a stream."""
+        found = await self._repeat("stream backward", (stream, -1, (1 << 63) - 1, 1))
+        return StoredEvent(*found[0]) if found else None
+
+    async def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
+        """Move a lease's end, unless a higher fence holds it. Repeating it does no harm."""
+        return bool(await self._repeat("renew", (pause, fence, float(seconds)), outcome="unknown"))
+
+    async def close(self) -> None:
+        """Close the connections. Calls after that are `StoreUnavailable`."""
+        self._closed = True
+        if self._pool is not None:
+            await self._pool.close()
+
+    async def _repeat(
+        self, statement: str, values: Values, *, outcome: Literal["not_started", "unknown"] = "not_started"
+    ) -> list[Row]:
+        with suppress(ConnectionLost):
+            return await self._execute(statement, values)
+        await asyncio.sleep(GOODBYES)
+        try:
+            return await self._execute(statement, values)
+        except ConnectionLost:
+            raise StoreUnavailable("PostgreSQL broke the connection, twice", outcome=outcome) from None
+
+    async def _execute(self, statement: str, values: Values, *, rows: Sequence[StoredEvent] = ()) -> list[Row]:
+        pool, connection = await self._connection()
+        try:
+            async with asyncio.timeout(self._deadline):
+                cursor = connection.cursor(binary=True)
+                await cursor.execute(self._database.statements[statement], values)
+                return await cursor.fetchall()
+        except psycopg.Error as error:
+            raise self._database.told(error, broken=connection.closed, rows=rows) from None
+        except TimeoutError:
+            await connection.close()
+            raise ConnectionLost("nothing was heard of PostgreSQL any more", outcome="unknown") from None
+        finally:
+            await pool.putconn(connection)
+
+    async def _connection(self) -> tuple[AsyncConnectionPool[_Connection], _Connection]:
+        if self._closed:
+            raise StoreUnavailable("the ledger is closed; open it again")
+        pool = self._pool
+        if pool is None:
+            pool = self._pool = AsyncConnectionPool(**self._database.of_pools)
+        try:
+            await pool.open()
+            return pool, await self._living(pool)
+        except PoolTimeout:
+            raise StoreUnavailable(self._database.no_connection) from None
+        except psycopg.OperationalError as error:
+            raise StoreUnavailable(f"PostgreSQL gave no connection: {type(error).__name__}") from None
+
+    async def _living(self, pool: AsyncConnectionPool[_Connection]) -> _Connection:
+        # The pool's own check pauses for seconds between dead connections; after a restart all of them are.
+        for _ in range(self._database.pool_size):
+            connection = await pool.getconn()
+            if await _still_there(connection):
+                return connection
+            await connection.close()
+            await pool.putconn(connection)
+        return await pool.getconn()
+
+
+async def _still_there(connection: _Connection) -> bool:
+    # Only one that has something to say is worth a round trip.
+    with suppress(psycopg.Error):
+        if not silent(connection):
+            await connection.execute("")
+        return True
+    return False

@@ -1,0 +1,351 @@
+"""What both ways to PostgreSQL share: where it is, its deadlines, the statements, and what its errors mean."""
+
+import select
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from functools import cached_property
+from math import ceil
+from typing import Any, Literal
+from uuid import UUID
+
+import psycopg
+from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from ..domain.errors import InteractionConfigurationError, StoreUnavailable
+from .store import SCHEMA_REVISION, Lease, Snapshot, StreamConflict, known, named
+
+Row = tuple[Any, ...]
+Values = Sequence[Any] | Mapping[str, Any]
+
+#: What ended one connection has often ended all. So many seconds later the others' goodbyes have arrived, and the pool
+#: hands none of them out.
+GOODBYES = 0.05
+
+#: How much longer than the server's own deadline a statement may take where nothing is heard of it (seconds).
+SILENCE = 5
+
+#: What the server says by its state code, https://www.postgresql.org/docs/current/errcodes-appendix.html. All of
+#: these roll the statement back before they are told. PLF codes are those of postgres_log.sql.
+SAYS = {
+    "25006": "the server is read-only, perhaps a standby; connect to the primary",
+    "40001": "the server could not serialise the statement; try again",
+    "40P01": "the server broke a deadlock; try again",
+    "42P01": "the ledger's tables are not there; run `pauseledger migrate`",
+    "3F000": "the ledger's schema is not there; run `pauseledger migrate`",
+    "42703": "the ledger's tables are of another make; run `pauseledger migrate`",
+    "42883": "the ledger's functions are not there; run `pauseledger migrate`",
+    "55P03": "a lock was not given in time; try again",
+    "57014": "the statement took too long, or was cancelled; try again",
+    "57P01": "the server is shutting down",
+    "57P03": "the server is starting up or shutting down",
+    "PLF01": "the transaction is too old to append in; append in its first 30 seconds",
+    "PLF02": "somebody else's exclusive advisory lock has the key of the log's floor; end that session",
+    "PLF03": "the log is not read on a standby, which knows no locks; connect to the primary",
+    "PLF04": "the log is not read in REPEATABLE READ or SERIALIZABLE; read it in READ COMMITTED",
+}
+
+#: An append of more rows than this goes by arrays; of fewer, each number of rows is a statement of its own.
+LISTED = 4
+
+_COLUMNS = "originator_id, originator_version, topic, state"
+_TELLING = "RETURNING notification_id, (SELECT epoch FROM {ledger} WHERE one = 1)"
+_INSERT_MANY = f"""
+INSERT INTO {{events}} ({_COLUMNS})
+SELECT {_COLUMNS} FROM unnest(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[]) WITH ORDINALITY
+    AS given ({_COLUMNS}, turn)
+ORDER BY turn {_TELLING}
+"""  # noqa: S608 - constants
+
+
+def _insert(rows: int) -> str:
+    return f"INSERT INTO {{events}} ({_COLUMNS}) VALUES {', '.join(['(%b, %b, %b, %b)'] * rows)} {_TELLING}"  # noqa: S608 - constants
+
+
+_STREAM = """
+SELECT originator_id, originator_version, topic, state FROM {events}
+WHERE originator_id = %b AND originator_version > %b::bigint AND originator_version <= %b::bigint
+ORDER BY originator_version LIMIT %b::bigint
+"""
+
+# One statement, so that rows and leases are of one moment; the first columns come with every row. The planner has to
+# hear that the ledger is one row, or it plans for hundreds.
+_LOADED = """
+SELECT ledger.epoch, ledger.schema_revision, clock_timestamp(), lease.pause, lease.fence, lease.until,
+    events.originator_id, events.originator_version, events.topic, events.state, events.notification_id
+FROM {ledger} AS ledger
+"""
+_LOAD = f"""{_LOADED}
+LEFT JOIN unnest(%b::uuid[]) AS asked (id) ON true
+LEFT JOIN {{lease}} AS lease ON lease.pause = asked.id
+LEFT JOIN {{events}} AS events ON events.originator_id = asked.id
+WHERE ledger.one = 1
+ORDER BY asked.id, events.originator_version
+"""
+_LOAD_ONE = f"""{_LOADED}
+LEFT JOIN {{lease}} AS lease ON lease.pause = %(stream)b
+LEFT JOIN {{events}} AS events ON events.originator_id = %(stream)b
+WHERE ledger.one = 1
+ORDER BY events.originator_version
+"""
+
+# A rule of the tables that does not hold, in words. Without one of them readers could miss what is committed, or rows
+# be changed: see postgres_log.sql.
+_BROKEN_RULES = """
+WITH events AS (SELECT * FROM pg_class WHERE oid = {events_name}::regclass),
+expected (name, kind) AS (VALUES
+    ('stored_events_floor', 6), ('stored_events_in_turn', 7), ('stored_events_append_only', 58)),
+runs (function, trigger) AS (VALUES
+    ('take_floor', 'stored_events_floor'), ('in_turn', 'stored_events_in_turn'),
+    ('append_only', 'stored_events_append_only'), ('bound', NULL), ('read_log', NULL), ('newest_position', NULL))
+SELECT 'the table is temporary or unlogged' FROM events WHERE relpersistence <> 'p'
+UNION ALL
+SELECT 'the key of streams (stored_events_stream) is not there' WHERE NOT EXISTS (
+    SELECT FROM pg_constraint JOIN pg_index ON indexrelid = conindid JOIN events ON conrelid = events.oid
+    WHERE conname = 'stored_events_stream' AND contype = 'p' AND indisvalid AND NOT condeferrable)
+UNION ALL
+SELECT 'positions do not come from their own sequence, one by one: CACHE 1, INCREMENT 1, NO CYCLE, ALWAYS'
+WHERE NOT EXISTS (
+    SELECT FROM pg_sequence
+    JOIN pg_depend ON objid = seqrelid AND classid = 'pg_class'::regclass AND deptype = 'i'
+    JOIN pg_attribute ON attrelid = refobjid AND attnum = refobjsubid
+    JOIN events ON refobjid = events.oid
+    WHERE seqrelid = {positions}::regclass AND seqcache = 1 AND seqincrement = 1 AND NOT seqcycle
+        AND attname = 'notification_id' AND attidentity = 'a')
+UNION ALL
+SELECT format('trigger %%s is not there as it was made, enabled always', expected.name) FROM expected
+WHERE NOT EXISTS (
+    SELECT FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid JOIN events ON tgrelid = events.oid
+    JOIN runs ON runs.trigger = expected.name AND proname = runs.function AND pronamespace = relnamespace
+    WHERE tgname = expected.name AND tgtype = kind AND tgenabled = 'A' AND tgqual IS NULL)
+UNION ALL
+SELECT format('function %%s is not there as it was made, or not the owner''s', runs.function) FROM runs
+WHERE NOT EXISTS (
+    SELECT FROM pg_proc JOIN events ON pronamespace = relnamespace AND proowner = relowner
+    WHERE proname = runs.function AND provolatile = 'v' AND proconfig = ARRAY['search_path=pg_catalog, pg_temp']
+        AND (prosecdef OR runs.function IN ('read_log', 'newest_position')))
+"""
+
+_RENEW = """
+INSERT INTO {lease} AS held (pause, fence, until)
+VALUES (%b, %b, clock_timestamp() + %b::double precision * interval '1 second')
+ON CONFLICT (pause) DO UPDATE SET fence = excluded.fence, until = excluded.until WHERE excluded.fence >= held.fence
+RETURNING fence
+"""
+
+_STATEMENTS = {
+    **{f"insert {rows}": _insert(rows) for rows in range(1, LISTED + 1)},
+    "insert many": _INSERT_MANY,
+    "stream": _STREAM,
+    "stream backward": _STREAM.replace("ORDER BY originator_version", "ORDER BY originator_version DESC"),
+    "log": "SELECT * FROM {schema}.read_log(%b::bigint, %b::bigint, %b::text[], %b::integer, %b::bigint)",
+    "newest position": "SELECT {schema}.newest_position()",
+    "load": _LOAD,
+    "load one": _LOAD_ONE,
+    "head": """
+        SELECT originator_version, substring(state FROM 1 FOR %b::integer) FROM {events}
+        WHERE originator_id = %b ORDER BY originator_version DESC LIMIT 1
+    """,
+    "renew": _RENEW,
+    "leases": "SELECT pause, fence, until FROM {lease} WHERE pause = ANY(%b::uuid[])",
+    "identity": "SELECT ledger_id, identity_key, epoch, schema_revision FROM {ledger}",
+    "draw epoch": "UPDATE {ledger} SET epoch = (epoch + %b::integer) %% %b::integer RETURNING epoch",
+    "broken rules": _BROKEN_RULES,
+}
+
+
+class ConnectionLost(StoreUnavailable):
+    """The connection broke while it was used. Reads try once more on another one; no caller sees this class."""
+
+    def __init__(self, says: str, *, outcome: Literal["not_started", "unknown"]) -> None:
+        super().__init__(says, outcome=outcome)
+        self.says = says
+
+
+@dataclass(frozen=True)
+class Database:
+    """One ledger's schema in a database, and how a process reaches it. Times are seconds.
+
+    Attributes:
+        target: What a connection is made with.
+        statement_timeout: How long the server may work on one statement.
+        pool_timeout: How long a call waits for a connection.
+    """
+
+    target: Mapping[str, Any]
+    schema: str
+    pool_size: int
+    statement_timeout: float
+    pool_timeout: float
+
+    @cached_property
+    def names(self) -> dict[str, sql.Composable]:
+        """The tables' names, as statements hold them."""
+        events = sql.Identifier(self.schema, "stored_events")
+        positions = sql.Identifier(self.schema, "stored_events_notification_id_seq")
+        return {
+            "schema": sql.Identifier(self.schema),
+            "events": events,
+            "ledger": sql.Identifier(self.schema, "ledger"),
+            "lease": sql.Identifier(self.schema, "lease"),
+            "events_name": sql.Literal(events.as_string(None)),
+            "positions": sql.Literal(positions.as_string(None)),
+        }
+
+    def compose(self, statement: str, **names: sql.Composable) -> sql.Composed:
+        """Put names into a statement. Every one is a constant of this package; psycopg quotes the identifiers."""
+        return sql.SQL(statement).format(**self.names, **names)
+
+    @cached_property
+    def statements(self) -> dict[str, bytes]:
+        """The statements by their names, ready to be sent."""
+        return {name: self.compose(statement).as_bytes(None) for name, statement in _STATEMENTS.items()}
+
+    @cached_property
+    def of_pools(self) -> dict[str, Any]:
+        """What a pool is made with."""
+        return {
+            "kwargs": {**self.target, "autocommit": True, "prepare_threshold": 0},
+            "min_size": 1,
+            "max_size": self.pool_size,
+            "timeout": self.pool_timeout,
+            "open": False,
+        }
+
+    @property
+    def no_connection(self) -> str:
+        """Say that the pool gave none."""
+        return f"PostgreSQL gave no connection within {self.pool_timeout} s; the log of psycopg.pool says why"
+
+    def told(self, error: psycopg.Error, *, broken: bool, rows: Sequence[StoredEvent] = ()) -> Exception:
+        """Say what an error means to callers. What the server says may quote the row: only its code is passed on."""
+        if broken or error.diag.severity_nonlocalized in {"FATAL", "PANIC"}:
+            return _lost(error)
+        if _constraint(error) == (self.schema, "stored_events", "stored_events_stream"):
+            return StreamConflict(f"stored already: {named(rows)}")
+        return _translated(error, rows)
+
+
+def database(
+    dsn: str, *, schema: str, pool_size: int, connect_timeout: float, statement_timeout: float, pool_timeout: float
+) -> Database:
+    """Read a connection string.
+
+    Raises:
+        InteractionConfigurationError: it cannot be read.
+    """
+    target = _target(dsn, connect_timeout, statement_timeout)
+    return Database(target, schema, pool_size, statement_timeout, pool_timeout)
+
+
+def insertion(rows: Sequence[StoredEvent]) -> tuple[str, Values]:
+    """Name the statement that appends rows, and give its values."""
+    columns = (
+        [UUID(str(row.originator_id)) for row in rows],
+        [row.originator_version for row in rows],
+        [row.topic for row in rows],
+        [row.state for row in rows],
+    )
+    if len(rows) > LISTED:
+        return "insert many", columns
+    return f"insert {len(rows)}", [value for row in zip(*columns, strict=True) for value in row]
+
+
+def loading(streams: Sequence[UUID]) -> tuple[str, Values]:
+    """Name the statement that loads streams, and give its values."""
+    asked = set(streams)
+    return ("load one", {"stream": streams[0]}) if len(asked) == 1 else ("load", [list(asked)])
+
+
+def loaded(found: Sequence[Row]) -> Snapshot:
+    """Make a snapshot of what a load found.
+
+    Raises:
+        StoreUnavailable: there is no ledger in the tables, or they are of an older make.
+        LedgerTooNew: they are of a newer one.
+    """
+    if not found:
+        raise StoreUnavailable(SAYS["42P01"])
+    epoch, revision, now = found[0][:3]
+    understood(revision)
+    return Snapshot(
+        rows=[Notification(row[6], row[7], row[8], row[9], id=row[10]) for row in found if row[6] is not None],
+        leases={row[3]: Lease(row[4], row[5].astimezone(UTC)) for row in found if row[3] is not None},
+        epoch=epoch,
+        now=now.astimezone(UTC),
+    )
+
+
+def understood(revision: int) -> int:
+    """Give back the revision of the tables, if it is this version's.
+
+    Raises:
+        StoreUnavailable: it is an older one.
+        LedgerTooNew: it is a newer one.
+    """
+    if known(revision) < SCHEMA_REVISION:
+        raise StoreUnavailable(SAYS["42703"])
+    return revision
+
+
+def silent(connection: psycopg.Connection[Row] | psycopg.AsyncConnection[Row]) -> bool:
+    """Tell whether an idle connection has nothing to say: one that has was told goodbye, most likely.
+
+    Raises:
+        psycopg.Error: it is closed.
+    """
+    descriptor = connection.fileno()
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return not poll.poll(0)
+    return not select.select([descriptor], [], [], 0)[0]
+
+
+def _target(dsn: str, connect_timeout: float, statement_timeout: float) -> dict[str, Any]:
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # What the driver says quotes the string, password included.
+        raise InteractionConfigurationError("the connection string of PostgreSQL cannot be read") from None
+    milliseconds = ceil(statement_timeout * 1000)
+    settings = (
+        f"{given.get('options') or ''} -c statement_timeout={milliseconds} -c TimeZone=UTC"
+        # Every statement here goes by an index, whatever it is given: plan it once, not anew for each call (a load is
+        # 40 % faster), and never for the small table it was at first.
+        " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
+        # Under a stricter default of the database, a reader of the log would miss what was committed meanwhile.
+        " -c default_transaction_isolation=read\\ committed"
+    )
+    # The server's deadline does not help where the network swallows its answer: TCP's own has to.
+    network = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+    network |= {"tcp_user_timeout": milliseconds + SILENCE * 1000, "connect_timeout": ceil(connect_timeout)}
+    return {"application_name": "pauseledger", **network, **given, "client_encoding": "UTF8", "options": settings}
+
+
+def _lost(error: psycopg.Error) -> ConnectionLost:
+    state = error.sqlstate or ""
+    # A server that says why it goes has rolled back. Class 08 is also what a pooler says of a server it lost.
+    outcome: Literal["not_started", "unknown"] = "unknown" if state[:2] in {"", "08"} else "not_started"
+    return ConnectionLost(SAYS.get(state, "PostgreSQL broke the connection"), outcome=outcome)
+
+
+def _constraint(error: psycopg.Error) -> tuple[str | None, ...]:
+    at = error.diag
+    return (at.schema_name, at.table_name, at.constraint_name) if error.sqlstate == "23505" else ()
+
+
+def _translated(error: psycopg.Error, rows: Sequence[StoredEvent]) -> Exception:
+    state = error.sqlstate or ""
+    if rows and state not in SAYS and state[:2] in {"", "22", "23", "PL"}:
+        return IntegrityError(f"turned down by a rule of the table: {named(rows)}")
+    if state == "42501":
+        return InteractionConfigurationError(
+            "the database role lacks the right: `pauseledger migrate` grants a runtime role what it needs, and only the"
+            " tables' owner makes them or draws an epoch"
+        )
+    if state == "42704":
+        return InteractionConfigurationError("the runtime role does not exist; create it first")
+    return StoreUnavailable(SAYS.get(state, f"PostgreSQL could not do it: {state or type(error).__name__}"))
