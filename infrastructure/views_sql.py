@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..projections.projection import Projection
@@ -31,17 +32,26 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names))
 
 
-def written(kind: Kind, value: Any) -> Any:
-    """Spell a value as its column holds it."""
-    return json.dumps(value, separators=(",", ":")) if kind == "json" else value
+def written(table: Table[Any], row: Values) -> list[Any]:
+    """Spell a row's values as its columns hold them, in their order."""
+    values = [row[name] for name in table.columns]
+    for at in _json_columns(table):
+        values[at] = json.dumps(values[at], separators=(",", ":"))
+    return values
+
+
+@lru_cache
+def _json_columns(table: Table[Any]) -> tuple[int, ...]:
+    return tuple(at for at, kind in enumerate(table.columns.values()) if kind == "json")
 
 
 def read(table: Table[Any], row: Sequence[Any]) -> Values:
     """Read a row whose columns stand in their order."""
-    return {
-        name: json.loads(value) if kind == "json" and value is not None else value
-        for (name, kind), value in zip(table.columns.items(), row, strict=True)
-    }
+    values = dict(zip(table.columns, row, strict=True))
+    for name, kind in table.columns.items():
+        if kind == "json" and values[name] is not None:
+            values[name] = json.loads(values[name])
+    return values
 
 
 class Sql:

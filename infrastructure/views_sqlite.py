@@ -98,9 +98,8 @@ class SQLiteRows(Rows):
                     connection.executemany(f"DELETE FROM {name} WHERE {chosen}", change.gone)  # noqa: S608 - own names
                 marks = ", ".join("?" for _ in columns)
                 insert = f"INSERT INTO {name} ({listed(tuple(columns))}) VALUES ({marks})"  # noqa: S608 - own names
-                rows = ([written(kind, row[column]) for column, kind in columns.items()] for row in change.come)
                 with _fitting():
-                    connection.executemany(insert, rows)
+                    connection.executemany(insert, [written(table, row) for row in change.come])
 
     def select(self, query: Query[Any]) -> list[Values]:
         """Answer from the live build."""

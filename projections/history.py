@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -96,6 +97,7 @@ class History(Projection):
 
     name = "history"
     facts = frozenset(kind.NAME for kind in FACTS)
+    reads = frozenset({"pause.paused"})
     own_tables = (STORED, KNOWN)
 
     def fold(self, fact: Seen, page: Page) -> None:
@@ -110,14 +112,18 @@ class History(Projection):
                 "call_id": said["call_id"],
                 "round": uuid_text(said["round"]["lead"], fact.pause),
             })  # fmt: skip
-        page.put(STORED, _kept(fact, 0))
+        page.put(STORED, _kept(fact, fact.text, 0))
 
     def flag(self, fact: Seen, page: Page) -> None:
         """Keep it in its place."""
-        page.put(STORED, _kept(fact, 1))
+        # What is no text is not kept; the ledger has it.
+        text = ""
+        with suppress(ValueError):
+            text = fact.text
+        page.put(STORED, _kept(fact, text, 1))
 
 
-def _kept(fact: Seen, unreadable: int) -> Values:
+def _kept(fact: Seen, header: str, unreadable: int) -> Values:
     return {
         "position": fact.position,
         "pause": fact.pause,
@@ -126,7 +132,7 @@ def _kept(fact: Seen, unreadable: int) -> Values:
         "scope": fact.scope,
         "at": fact.at,
         "topic": fact.topic,
-        "header": fact.text,
+        "header": header,
         "unreadable": unreadable,
     }
 
@@ -221,8 +227,11 @@ class HistoryView(View[History]):
 
 
 def _told(row: StoredFact) -> Told:
-    said: dict[str, Any] = json.loads(row.header) if row.header else {}
-    readable = {} if row.unreadable else said
+    said: dict[str, Any] = {}
+    with suppress(ValueError):
+        said = json.loads(row.header)
+    unreadable = row.unreadable or not said
+    readable = {} if unreadable else said
     claim = readable.get("claim") or {}
     return Told(
         position=row.position,
@@ -243,6 +252,6 @@ def _told(row: StoredFact) -> Told:
         request_digest=(readable.get("request") or {}).get("digest"),
         shown_digest=readable.get("shown"),
         response_digest=(readable.get("response") or {}).get("digest") or readable.get("response_digest"),
-        unreadable=row.unreadable,
+        unreadable=unreadable,
         fields=said,
     )

@@ -81,6 +81,7 @@ class OpenPauses(Projection):
 
     name = "open_pauses"
     facts = frozenset({"pause.paused", "pause.answered", "pause.consumed", "pause.withdrawn", "pause.lapsed"})
+    reads = frozenset({"pause.paused"})
     own_tables = (OPEN, ROUNDS)
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:

@@ -10,7 +10,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from ..domain.errors import InteractionConfigurationError, LedgerError
 from .rows import Condition, Key, Page, Query, Table, Values
-from .seen import Seen
+from .seen import Seen, Why
 
 R = TypeVar("R")
 
@@ -58,12 +58,14 @@ class Projection(ABC):
         revision: Counts up when rows or fold change: each revision has tables of its own, so that processes of two
             versions can follow side by side.
         facts: The stored names it looks at. Any other fact known here changes nothing.
+        reads: Those of which it needs more than pause, time and scope; the headers of others are not parsed.
         tables: Where its rows are, the facts set aside among them.
     """
 
     name: ClassVar[str]
     revision: ClassVar[int] = 1
     facts: ClassVar[frozenset[str]]
+    reads: ClassVar[frozenset[str]]
     own_tables: ClassVar[tuple[Table[Any], ...]]
     set_aside: ClassVar[Table[SetAside]]
 
@@ -91,10 +93,16 @@ class Projection(ABC):
     def flag(self, fact: Seen, page: Page) -> None:  # noqa: B027 - a view of sums has nothing to mark
         """Mark what an unreadable fact belongs to, so that it is shown first and hides nothing."""
 
+    def why_not(self, fact: Seen) -> Why | None:
+        """Tell why a fact cannot be folded into this view, as far as its header tells; None where it can."""
+        if fact.unreadable is None and fact.name in self.reads and not fact.readable():
+            return "corrupt"
+        return fact.unreadable
+
     def take(self, fact: Seen, page: Page) -> None:
         """Take any fact into the page; one that cannot be folded is set aside."""
         page.mark()
-        why = fact.unreadable
+        why = self.why_not(fact)
         if why is None:
             try:
                 self.fold(fact, page)

@@ -86,11 +86,12 @@ class Refusals(Projection):
 
     name = "refusals"
     facts = frozenset({"pause.refused"})
+    reads = facts
     own_tables = (ATTEMPTS, HOURS, ACTORS)
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:  # noqa: ARG002 - the facts say all
         """Look at the counts the attempts fall into."""
-        refused = [fact for fact in facts if fact.unreadable is None]
+        refused = [fact for fact in facts if self.why_not(fact) is None]
         yield HOURS, {_hour(fact) for fact in refused}
         yield ACTORS, {(fact.scope, _who(fact)) for fact in refused}
 

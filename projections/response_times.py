@@ -109,6 +109,7 @@ class TimesTaken(Projection):
 
     name = "response_times"
     facts = frozenset({"pause.paused", *_ENDS})
+    reads = frozenset({"pause.paused", "pause.answered"})
     own_tables = (ASKED,)
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:

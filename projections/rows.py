@@ -71,7 +71,7 @@ class Table(Generic[R]):
 
     def key_of(self, values: Mapping[str, Any]) -> Key:
         """Tell what names a row."""
-        return tuple(values[name] for name in self.key)
+        return (values[self.key[0]],) if len(self.key) == 1 else tuple(values[name] for name in self.key)
 
 
 def _kind(hint: Any) -> Kind:

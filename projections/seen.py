@@ -1,8 +1,12 @@
 """A fact as a view sees it: its header alone, with values as JSON holds them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
+
+#: Why a fact cannot be folded.
+Why = Literal["too_new", "corrupt"]
 
 
 @dataclass(slots=True)
@@ -11,12 +15,14 @@ class Seen:
 
     Attributes:
         position: Where it stands in the log.
-        name: The fact's stored name without its revision; `fields` are those of its newest revision.
+        name: The fact's stored name without its revision.
         pause: The pause it is of, hyphenated; the stream where the header cannot be read.
         at: When, as stored; empty where the header cannot be read.
         scope: As `rows.spelled` spells it; empty where there is none, or where it cannot be read.
-        text: The header as stored; empty where it cannot be read.
-        unreadable: Why it cannot be folded; None where it can.
+        header: The header as stored; empty where it cannot be read.
+        parse: Reads the header; raises ValueError where it is no JSON object.
+        unreadable: Why it cannot be folded; None as far as can be told without reading all of the header.
+        fields: The header as the fact's newest revision has it, once read; else empty.
     """
 
     position: int
@@ -27,9 +33,27 @@ class Seen:
     pause: str
     at: str
     scope: str
-    fields: dict[str, Any] = field(repr=False)
-    text: str = field(repr=False)
-    unreadable: Literal["too_new", "corrupt"] | None = None
+    header: bytes = field(repr=False)
+    parse: Callable[[bytes], dict[str, Any]] = field(repr=False)
+    unreadable: Why | None = None
+    fields: dict[str, Any] = field(default_factory=dict, repr=False)
+    _read: bool | None = None
+
+    def readable(self) -> bool:
+        """Read the header, once for all views; tell whether it could be."""
+        if self._read is None:
+            try:
+                self.fields = self.parse(self.header)
+            except ValueError:
+                self._read = False
+            else:
+                self._read = True
+        return self._read
+
+    @property
+    def text(self) -> str:
+        """The header as text; raises ValueError where it is none."""
+        return self.header.decode()
 
 
 def uuid_text(value: Any, known: str) -> str:

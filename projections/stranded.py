@@ -120,6 +120,7 @@ class StrandedTurns(Projection):
 
     name = "stranded"
     facts = frozenset(kind.NAME for kind in FACTS) - {"pause.refused", "pause.reissued"}
+    reads = facts - {"pause.answered", "pause.withdrawn", "pause.lapsed", "pause.continued", "pause.abandoned"}
     own_tables = (MEMBERS, ROUNDS)
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:

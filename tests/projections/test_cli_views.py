@@ -121,9 +121,8 @@ def test_people_see_tables_and_no_name_moves_their_terminal(pauses, show):
     assert "set aside" in show("lag")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_what_cannot_be_asked_is_said(say):
+    for words in (
         ["open"],
         ["open", "--all-tenants", "--tenant", "acme"],
         ["open", "--namespace", "n"],
@@ -134,15 +133,16 @@ def test_people_see_tables_and_no_name_moves_their_terminal(pauses, show):
         ["history", *TENANT, "--run", "r", "--session", "s"],
         ["history", "--all-tenants", "--run", "r"],
         ["rebuild", "nothing"],
-    ],
-)
-def test_what_cannot_be_asked_is_said(say, words):
-    assert say(*words, code=2)["outcome"] in {"usage", "misconfigured"}
+    ):
+        assert say(*words, code=2)["outcome"] in {"usage", "misconfigured"}
 
 
 def test_what_cannot_be_read_is_shown_first(stage, pauses, show, say):
     [row] = stage.rows(pauses[0].pause_id)[:1]
     stage.overwrite(row, b"garbage")
+    if stage.url.startswith("postgresql"):
+        # Without its guard no ledger opens.
+        stage.sql("ALTER TABLE pauseledger.stored_events ENABLE ALWAYS TRIGGER stored_events_append_only")
     shown = show("open", "--all-tenants").splitlines()
     assert shown[0].startswith("unread")
     assert "UNREADABLE" in shown[2]
