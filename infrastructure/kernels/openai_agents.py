@@ -143,11 +143,10 @@ class OpenAIAgentsKernel:
             _effects.reset(token)
         stream: Any = result.stream_events()
         try:
-            async with aclosing(stream) as events:
-                async for event in events:
-                    yield event
+            async for event in stream:
+                yield event
         finally:
-            await _stopped(result)
+            await _stopped(result, stream)
         if result.run_loop_exception is not None:
             raise result.run_loop_exception
         yield await self._ended(result, entered)
@@ -227,10 +226,14 @@ class OpenAIAgentsKernel:
         return gate.command(gate.request(name, _arguments(item)), turn=turn, axes=axes, supersedes=entered.supersedes)
 
 
-async def _stopped(result: RunResultStreaming) -> None:
-    """End a run whose stream nobody reads any more: once this returns, none of its tools is under way."""
+async def _stopped(result: RunResultStreaming, stream: Any) -> None:
+    """End a run whose stream nobody reads any more: once this returns, none of its tools is under way.
+
+    Cancelled first, for the SDK's stream waits for the run's own end when it is closed.
+    """
     if not result.is_complete:
         result.cancel()
+    await stream.aclose()
     if result.run_loop_task is not None:
         await asyncio.gather(result.run_loop_task, return_exceptions=True)
 

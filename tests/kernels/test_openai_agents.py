@@ -488,22 +488,26 @@ async def test_walking_away_from_a_stream_stalls_the_turn(memory, surface):
     assert (await newest(memory, ended.paused[0])).NAME == "pause.stalled"
 
 
+def waiting(started):
+    def make(host):
+        @function_tool
+        async def wait() -> str:
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                host.runs.append("stopped")
+            return "waited"
+
+        return agents.Agent(name="ops", model=host.script.model, tools=[*host.tools, wait])
+
+    return make
+
+
 @pytest.mark.parametrize("surface", SURFACES)
 async def test_a_cancelled_consumer_takes_the_tool_under_way_along(memory, surface):
     started = asyncio.Event()
-    host = Host(memory, [("c1", "deploy", {"to": "prod"})], [("c2", "wait", {})])
-
-    @function_tool
-    async def wait() -> str:
-        started.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            host.runs.append("stopped")
-        return "waited"
-
-    host.agent.tools.append(wait)
-
+    host = Host(memory, [("c1", "deploy", {"to": "prod"})], [("c2", "wait", {})], agent=waiting(started))
     ended = await host.ask()
     going = asyncio.create_task(go_on(surface, host, await host.redeem(ended, APPROVE)))
     await started.wait()
@@ -513,6 +517,17 @@ async def test_a_cancelled_consumer_takes_the_tool_under_way_along(memory, surfa
     assert host.runs == ["prod", "stopped"]
     fact = await newest(memory, ended.paused[0])
     assert (fact.NAME, fact.cause) == ("pause.stalled", "cancelled")
+
+
+async def test_walking_away_stops_the_run_that_went_ahead(memory):
+    started = asyncio.Event()
+    host = Host(memory, [("c1", "wait", {})], agent=waiting(started))
+    stream = host.kernel.stream_typed("Wait.", run_id="run-1", session_id="chat-7")
+    await anext(stream)
+    async with asyncio.timeout(10):
+        await started.wait()
+    await stream.aclose()
+    assert host.runs == ["stopped"]
 
 
 async def test_a_prompt_comes_after_the_answers(memory):
