@@ -167,7 +167,8 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def _holds(row: Values, where: Sequence[Condition]) -> bool:
-    return all(row[name] is not None and _TESTS[test](row[name], plain(asked)) for name, test, asked in where)
+    held = [(row[name.removeprefix("+")], test, plain(asked)) for name, test, asked in where]
+    return all(value is not None and _TESTS[test](value, asked) for value, test, asked in held)
 
 
 def _sortable(row: Values, order: Sequence[str]) -> tuple[Any, ...]:

@@ -23,8 +23,8 @@ def slot_of(build: int) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name of this package's own."""
-    return f'"{name}"'
+    """Quote a name of this package's own, or spell an expression on it."""
+    return f'("{name[1:]}" + 0)' if name.startswith("+") else f'"{name}"'
 
 
 def listed(names: Sequence[str]) -> str:
@@ -80,11 +80,11 @@ class Sql:
         name, operator, asked = condition
         column = quoted(name)
         if operator == "in":
-            return self.among(column, table.columns[name]), self.listed_value(asked)
+            return self.among(column, table.kind_of(name)), self.listed_value(asked)
         if operator == "has":
             # Tags are 16 hex, so their quoted text stands in the list's text where the tag is in the list.
             return f"{self.within}({column}, ?) > 0", json.dumps(asked)
-        return f"{column} {operator} ?", self.value(table.columns[name], plain(asked))
+        return f"{column} {operator} ?", self.value(table.kind_of(name), plain(asked))
 
     def where(self, table: Table[Any], conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
         """Spell all conditions."""

@@ -68,8 +68,9 @@ OPEN = Table(
     (
         ("scope", "unreadable", "closes_at", "pause"),
         ("scope", "unreadable", "since", "pause"),
-        ("unreadable", "closes_at", "pause"),
-        ("unreadable", "since", "pause"),
+        # Apart, so that nothing within one scope is ever looked for among all tenants' rows.
+        ("+unreadable", "closes_at", "pause"),
+        ("+unreadable", "since", "pause"),
         ("scope", "session_id"),
     ),
 )
@@ -279,14 +280,14 @@ class OpenPausesView(View[OpenPauses]):
     ) -> InboxPage:
         if limit < 1:
             raise InteractionConfigurationError("a page has at least one row; pass a limit from 1 up")
-        part, after = _going_on(page)
+        (part, after), unreadable = _going_on(page), _flag(where)
         chooses = [*where, *self._chosen(chosen)]
         rows: list[Values] = []
         if part == _FIRST:
-            query = Query(OPEN, (*where, ("unreadable", "=", 1)), ("since", "pause"), after=after, limit=limit + 1)
+            query = Query(OPEN, (*where, (unreadable, "=", 1)), ("since", "pause"), after=after, limit=limit + 1)
             rows, after = await self._ask.select(query), None
         if len(rows) <= limit:
-            open_now: list[Condition] = [("unreadable", "=", 0), ("closes_at", ">", self._closed_by())]
+            open_now: list[Condition] = [(unreadable, "=", 0), ("closes_at", ">", self._closed_by())]
             query = Query(OPEN, (*chooses, *open_now), (order, "pause"), order == "since", after, limit + 1 - len(rows))
             rows += await self._ask.select(query)
         listed = rows[:limit]
@@ -322,11 +323,17 @@ class OpenPausesView(View[OpenPauses]):
         )
 
     async def _count(self, where: Sequence[Condition], chosen: Inbox) -> InboxCounts:
-        open_now: list[Condition] = [("unreadable", "=", 0), ("closes_at", ">", self._closed_by())]
+        unreadable = _flag(where)
+        open_now: list[Condition] = [(unreadable, "=", 0), ("closes_at", ">", self._closed_by())]
         by = await self._ask.tally(OPEN, ("interaction",), (*where, *self._chosen(chosen), *open_now))
-        broken = await self._ask.tally(OPEN, ("unreadable",), (*where, ("unreadable", "=", 1)))
+        broken = await self._ask.tally(OPEN, ("unreadable",), (*where, (unreadable, "=", 1)))
         counts = {str(name): count for (name,), count in sorted(by.items())}
         return InboxCounts(sum(counts.values()), counts, sum(broken.values()))
+
+
+def _flag(where: Sequence[Condition]) -> str:
+    """Name the flag so that its question goes by the index made for it: of one scope, or of all tenants."""
+    return "unreadable" if where else "+unreadable"
 
 
 _FIRST, _REST = "unreadable", "readable"

@@ -51,7 +51,8 @@ class Table(Generic[R]):
     Attributes:
         name: Its stored name, without the view's revision.
         key: The columns that name a row.
-        indexes: Columns by which it is asked.
+        indexes: Columns by which it is asked. `+` before a number's column makes it an expression of its own, for
+            questions that say so too: no other question is planned by such an index.
     """
 
     name: str
@@ -68,6 +69,10 @@ class Table(Generic[R]):
     def show(self, values: Mapping[str, Any], **more: Any) -> R:
         """Make the row that people and programs are given."""
         return self.row(**{name: _SHOWN[kind](values[name]) for name, kind in self.columns.items()}, **more)
+
+    def kind_of(self, name: str) -> Kind:
+        """Tell the kind of a column, or of an expression on it."""
+        return self.columns[name.removeprefix("+")]
 
     def key_of(self, values: Mapping[str, Any]) -> Key:
         """Tell what names a row."""
