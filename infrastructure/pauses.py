@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 #: More bytes than this are packed, digested or proved beside the event loop.
 LONG = 256 * 1024
-#: Of so many refusal streams the end is remembered, so that the next refusal need not ask for it.
+#: Of so many streams that were written here the end is remembered, so that the store need not be asked for it.
 REMEMBERED = 1024
 
 
@@ -150,6 +150,9 @@ class EventSourcedPauses:
         self._leeway = leeway
         self._clock = StoreClock()
         self._epoch = epoch
+        self._reading: dict[UUID, _Reading] = {}
+        self._appending: dict[tuple[UUID, int], asyncio.Future[None]] = {}
+        self._written: OrderedDict[UUID, int] = OrderedDict()
         self._refusing: dict[UUID, _Queue] = {}
         self._tails: OrderedDict[UUID, Tail] = OrderedDict()
 
@@ -162,7 +165,25 @@ class EventSourcedPauses:
         return self._epoch
 
     async def find(self, pause_id: UUID) -> Found:
-        """Bring a pause and its round back, every row held against the chain."""
+        """Bring a pause and its round back, every row held against the chain.
+
+        Of many that ask for one pause at once, all who asked before a read began share what it finds.
+        """
+        reading = self._reading.setdefault(pause_id, _Reading())
+        wanted = reading.begun + 1
+        reading.askers += 1
+        try:
+            async with reading.lock:
+                if reading.found is None or reading.found[0] < wanted:
+                    reading.begun += 1
+                    reading.found = (reading.begun, await self._find(pause_id))
+                return reading.found[1]
+        finally:
+            reading.askers -= 1
+            if not reading.askers:
+                del self._reading[pause_id]
+
+    async def _find(self, pause_id: UUID) -> Found:
         snapshot = await self._load([pause_id])
         first, altered = await self._long(snapshot.rows, self._replay, pause_id, snapshot)
         if first is None:
@@ -184,6 +205,31 @@ class EventSourcedPauses:
             VersionConflict: a stream went on meanwhile.
             StoreUnavailable: the store could not speak, or another rule of it objected.
         """
+        places = [(fact.originator_id, fact.originator_version) for fact in facts]
+        while ahead := [self._appending[place] for place in places if place in self._appending]:
+            # Somebody here is writing that version.
+            await asyncio.wait(ahead)
+        # Where this process wrote that version since the stream was last read, the store need not be asked.
+        if any(self._written.get(stream, 0) >= version for stream, version in places):
+            raise VersionConflict(f"stream {facts[0].originator_id} went on")
+        ended = asyncio.get_running_loop().create_future()
+        self._appending |= dict.fromkeys(places, ended)
+        try:
+            appended = await self._append(facts)
+            self._remember(places)
+        finally:
+            ended.set_result(None)
+            for place in places:
+                self._appending.pop(place, None)
+        return appended
+
+    def _remember(self, places: Iterable[tuple[UUID, int]]) -> None:
+        for stream, version in places:
+            self._written[stream] = version
+        while len(self._written) > REMEMBERED:
+            self._written.popitem(last=False)
+
+    async def _append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
         paused = [fact for fact in facts if isinstance(fact, Paused)]
         long = any(fact.turn.content and fact.turn.content.size > LONG for fact in paused)
         rows = await self._run(self.mapper.encode, facts) if long else self.mapper.encode(facts)
@@ -245,6 +291,10 @@ class EventSourcedPauses:
         snapshot = await self._streams.load(streams)
         self._clock.correct(snapshot.now)
         self._epoch = snapshot.epoch
+        for stream in streams:
+            if stream in self._written:
+                # What the store says now counts: it may have been set back to an earlier state.
+                self._written[stream] = sum(row.originator_id == stream for row in snapshot.rows)
         return snapshot
 
     async def _long(self, rows: Sequence[StoredEvent], function: Callable[..., T], *args: object) -> T:
@@ -344,6 +394,7 @@ class EventSourcedPauses:
 
     async def _tail(self, stream: UUID) -> Tail:
         newest = await self._streams.newest(stream)
+        self._written.pop(stream, None)
         if newest is None:
             return Tail(version=0, head=NO_PREDECESSOR, at=None)
         if newest.originator_version < REFUSAL_STREAM:
@@ -354,6 +405,16 @@ class EventSourcedPauses:
         last = facts[-1]
         written = frozenset(_axis_and_hour(fact) for fact in facts if isinstance(fact, Refused))
         return Tail(version=last.originator_version, head=last.row_digest, at=last.at, written=written)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The reads of one pause: how many began, what the last one found, and how many wait."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    begun: int = 0
+    found: tuple[int, Found] | None = None
+    askers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,17 +27,17 @@ async def ledger(stage):
 
 def unsure(ledger, monkeypatch, *, commits, times=1, outcome="unknown"):
     """Let the next appends commit or not, and lose what the store said of it either way."""
-    append, left = ledger.recorder.append, [times]
+    append, left = ledger.pauses._streams.append, [times]
 
-    def lost(rows):
+    async def lost(rows, **more):
         if not left[0]:
-            return append(rows)
+            return await append(rows, **more)
         left[0] -= 1
         if commits:
-            append(rows)
+            await append(rows, **more)
         raise StoreUnavailable("the connection broke", outcome=outcome)
 
-    monkeypatch.setattr(ledger.recorder, "append", lost)
+    monkeypatch.setattr(ledger.pauses._streams, "append", lost)
 
 
 async def pause(ledger, _):
@@ -117,15 +117,15 @@ async def test_a_recovery_and_a_settlement_are_done_once_too(stage, ledger, monk
 async def test_after_unknown_the_same_key_tells(stage, ledger, monkeypatch):
     question = await asked(ledger)
     monkeypatch.setattr("pauseledger.domain.doubt.WAITS", (0.0, 0.01))
-    load = ledger.recorder.load
+    load = ledger.pauses._streams.load
     unsure(ledger, monkeypatch, commits=True)
 
-    def gone(streams):
+    async def gone(streams):
         if stage.count("pause.consumed@1"):
             raise StoreUnavailable("the database went away")
-        return load(streams)
+        return await load(streams)
 
-    monkeypatch.setattr(ledger.recorder, "load", gone)
+    monkeypatch.setattr(ledger.pauses._streams, "load", gone)
     with pytest.raises(StoreUnavailable) as caught:
         await question.redeem(attempt_key="click-7")
     assert caught.value.outcome == "unknown"

@@ -165,9 +165,9 @@ async def everything(stage, ledger, heard, monkeypatch):
     await heard.of(tampered.redeem(ANSWER))
     await heard.of(ledger.story(tampered.pause_id))
     with monkeypatch.context() as patch:
-        patch.setattr(ledger.recorder, "append", unreachable)
+        patch.setattr(ledger.pauses._streams, "append", unreachable)
         await ask(occurrence=11)
-        patch.setattr(ledger.recorder, "load", unreachable)
+        patch.setattr(ledger.pauses._streams, "load", unreachable)
         await heard.of(allowed.redeem(ANSWER))
     heard.print(ledger, capability, capability._services, ledger.pauses, ledger.recorder, ledger.recorder.identity())
     heard.print(*await ledger.story(question.pause_id), *await ledger.story(gone.pause_id))

@@ -239,16 +239,20 @@ async def test_a_token_names_the_pause_as_well_also_after_its_window(stage, ledg
 def awaits_of(ledger, monkeypatch, cancel):
     """Count every await of a redemption that leaves the loop, and cancel at one of them, before or after it."""
     counted = [0]
-    run = type(ledger.pauses._run).__call__
 
-    async def watched(self, function, *args):
-        counted[0] += 1
-        cancel(counted[0], "before")
-        done = await run(self, function, *args)
-        cancel(counted[0], "after")
-        return done
+    def watched(leave):
+        async def leaving(self, *args, **named):
+            counted[0] += 1
+            cancel(counted[0], "before")
+            done = await leave(self, *args, **named)
+            cancel(counted[0], "after")
+            return done
 
-    monkeypatch.setattr(type(ledger.pauses._run), "__call__", watched)
+        return leaving
+
+    for way, name in ((type(ledger.pauses._run), "__call__"), (type(ledger.pauses._streams), "_execute")):
+        if hasattr(way, name):
+            monkeypatch.setattr(way, name, watched(getattr(way, name)))
     return counted
 
 

@@ -238,12 +238,12 @@ async def test_a_settlement_that_fails_changes_nothing_of_what_the_block_does(
 ):
     turned = await question.redeem()
 
-    def gone(*_):
+    async def gone(*_, **__):
         raise StoreUnavailable("the database went away")
 
     with caplog.at_level("INFO", "pauseledger"):
         async with continuing(turned):
-            monkeypatch.setattr(ledger.recorder, "append", gone)
+            monkeypatch.setattr(ledger.pauses._streams, "append", gone)
     assert not turned.settled
     assert "settlement_failed" in caplog.text
     monkeypatch.undo()

@@ -89,13 +89,13 @@ async def test_a_storm_of_refusals_starves_no_rightful_answer(stage, ledger, que
 async def test_a_refusal_stands_though_the_store_cannot_keep_it(stage, ledger, question, monkeypatch):
     before = stage.rows()
 
-    def gone(*_):
+    async def gone(*_, **__):
         raise StoreUnavailable("the database went away")
 
-    monkeypatch.setattr(ledger.recorder, "append", gone)
+    monkeypatch.setattr(ledger.pauses._streams, "append", gone)
     await refusal(stage, question.redeem(axes=axes(run_id="run-2")), RunMismatch, writes=0)
     await refusal(stage, question.redeem(WRONG_ANSWER), ResponseInvalid, writes=0)
-    monkeypatch.setattr(ledger.recorder, "load", gone)
+    monkeypatch.setattr(ledger.pauses._streams, "load", gone)
     await refusal(stage, question.redeem(axes=axes(run_id="run-2")), RunMismatch, writes=0)
     with pytest.raises(StoreUnavailable) as caught:
         await question.redeem()
