@@ -26,7 +26,7 @@ from ..projections.rows import (
     Values,
     plain,
 )
-from .views_sql import SLOTS, Sql, listed, quoted, read, slot_of, stored_name, written
+from .views_sql import SLOTS, Sql, asked, listed, quoted, read, slot_of, stored_name, written
 
 if TYPE_CHECKING:
     from .postgres import PostgresRecorder
@@ -351,4 +351,5 @@ def _make_table(say: Callable[[str], Any], name: str, table: Table[Any]) -> None
     columns = ", ".join(f"{quoted(column)} {_TYPES.get(kind, _TEXT)}" for column, kind in table.columns.items())
     say(f"CREATE TABLE {{schema}}.{quoted(name)} ({columns}, PRIMARY KEY ({listed(table.key)}))")
     for number, index in enumerate(table.indexes):
-        say(f"CREATE INDEX {quoted(f'{name}_{number}')} ON {{schema}}.{quoted(name)} ({listed(index)})")
+        columns = ", ".join(asked(table, column) for column in index)
+        say(f"CREATE INDEX {quoted(f'{name}_{number}')} ON {{schema}}.{quoted(name)} ({columns})")

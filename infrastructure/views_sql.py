@@ -23,8 +23,16 @@ def slot_of(build: int) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name of this package's own, or spell an expression on it."""
-    return f'("{name[1:]}" + 0)' if name.startswith("+") else f'"{name}"'
+    """Quote a name of this package's own."""
+    return f'"{name}"'
+
+
+def asked(table: Table[Any], name: str) -> str:
+    """Spell a column by which is asked, or the expression on it that a `+` stands for."""
+    if not name.startswith("+"):
+        return quoted(name)
+    same = "+ 0" if table.kind_of(name) in ("int", "flag") else "|| ''"
+    return f"({quoted(name[1:])} {same})"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -77,14 +85,14 @@ class Sql:
 
     def condition(self, table: Table[Any], condition: Condition) -> tuple[str, Any]:
         """Spell a condition and its value."""
-        name, operator, asked = condition
-        column = quoted(name)
+        name, operator, value = condition
+        column = asked(table, name)
         if operator == "in":
-            return self.among(column, table.kind_of(name)), self.listed_value(asked)
+            return self.among(column, table.kind_of(name)), self.listed_value(value)
         if operator == "has":
             # Tags are 16 hex, so their quoted text stands in the list's text where the tag is in the list.
-            return f"{self.within}({column}, ?) > 0", json.dumps(asked)
-        return f"{column} {operator} ?", self.value(table.kind_of(name), plain(asked))
+            return f"{self.within}({column}, ?) > 0", json.dumps(value)
+        return f"{column} {operator} ?", self.value(table.kind_of(name), plain(value))
 
     def where(self, table: Table[Any], conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
         """Spell all conditions."""

@@ -12,7 +12,7 @@ from ..domain.errors import StoreUnavailable
 from ..projections.projection import Projection
 from ..projections.rows import LOG, Changes, Condition, Key, LostRace, Place, Query, Rows, RowsRejected, Table, Values
 from .sqlite import SQLiteRecorder
-from .views_sql import SLOTS, Sql, listed, quoted, read, slot_of, stored_name, written
+from .views_sql import SLOTS, Sql, asked, listed, quoted, read, slot_of, stored_name, written
 
 #: Every table of a view begins with this, so that it stands apart from the ledger's own.
 PREFIX = "view_"
@@ -229,7 +229,7 @@ def _make_table(connection: sqlite3.Connection, name: str, table: Table[Any]) ->
     for number, index in enumerate(table.indexes):
         connection.execute(
             f"CREATE INDEX IF NOT EXISTS {quoted(f'{PREFIX}{name}_{number}')}"
-            f" ON {quoted(PREFIX + name)} ({listed(index)})"
+            f" ON {quoted(PREFIX + name)} ({', '.join(asked(table, column) for column in index)})"
         )
 
 

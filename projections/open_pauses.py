@@ -287,7 +287,9 @@ class OpenPausesView(View[OpenPauses]):
             query = Query(OPEN, (*where, (unreadable, "=", 1)), ("since", "pause"), after=after, limit=limit + 1)
             rows, after = await self._ask.select(query), None
         if len(rows) <= limit:
-            open_now: list[Condition] = [(unreadable, "=", 0), ("closes_at", ">", self._closed_by())]
+            # Where rows come by another order, the windows that have closed are passed over, and not searched.
+            closes = "closes_at" if order == "closes_at" else "+closes_at"
+            open_now: list[Condition] = [(unreadable, "=", 0), (closes, ">", self._closed_by())]
             query = Query(OPEN, (*chooses, *open_now), (order, "pause"), order == "since", after, limit + 1 - len(rows))
             rows += await self._ask.select(query)
         listed = rows[:limit]

@@ -51,8 +51,8 @@ class Table(Generic[R]):
     Attributes:
         name: Its stored name, without the view's revision.
         key: The columns that name a row.
-        indexes: Columns by which it is asked. `+` before a number's column makes it an expression of its own, for
-            questions that say so too: no other question is planned by such an index.
+        indexes: Columns by which it is asked. `+` before a column makes it an expression of its own: questions
+            that say `+` go by no index but one that says so too, and others never by that one.
     """
 
     name: str

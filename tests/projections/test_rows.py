@@ -167,7 +167,7 @@ def test_every_store_answers_as_memory_does(rows):
     put(memory, *things)
     conditions = [
         ("scope", "=", Scope(tenant_id="a")), ("scope", "=", Scope(tenant_id="a", sub_tenant_id="")), ("text", "=", "x"),
-        ("flag", "=", True), ("+flag", "=", 0), ("part", "in", [0, 2]), ("id", "in", [UUID(int=n) for n in range(0, 60, 2)]),
+        ("flag", "=", True), ("+flag", "=", 0), ("+text", "=", "y"), ("part", "in", [0, 2]), ("id", "in", [UUID(int=n) for n in range(0, 60, 2)]),
         ("at", ">", BEGIN + timedelta(milliseconds=300)), ("at", "<=", BEGIN + timedelta(milliseconds=500)),
         ("tags", "has", tags[1]), ("text", "in", ["x", "z"]),
     ]  # fmt: skip
