@@ -3,8 +3,8 @@
 
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -159,19 +159,24 @@ class Stage:
             held = self.memory._stored_events  # noqa: SLF001 - the raw rows, past every guard
             held[row.position - 1] = replace(held[row.position - 1], state=state)
             return
+        place, named = ("?", row.stream.hex) if self.url.startswith("sqlite") else ("%s", str(row.stream))
+        with self._unguarded("no_update"):
+            self.sql(
+                f"UPDATE {self._table} SET state = {place}"  # noqa: S608 - constants
+                f" WHERE originator_id = {place} AND originator_version = {place}",
+                (state, named, row.version),
+            )
+
+    @contextmanager
+    def _unguarded(self, guard: str) -> Iterator[None]:
+        """Drop a guard; where the ledger would not open without it, put it back."""
         if self.url.startswith("sqlite"):
-            guards = ["DROP TRIGGER IF EXISTS stored_events_no_update"]
-            place, named = "?", row.stream.hex
+            self.sql(f"DROP TRIGGER IF EXISTS stored_events_{guard}")
+            yield
         else:
-            guards = [f"ALTER TABLE {self._table} DISABLE TRIGGER stored_events_append_only"]
-            place, named = "%s", str(row.stream)
-        for guard in guards:
-            self.sql(guard)
-        self.sql(
-            f"UPDATE {self._table} SET state = {place}"  # noqa: S608 - constants
-            f" WHERE originator_id = {place} AND originator_version = {place}",
-            (state, named, row.version),
-        )
+            self.sql(f"ALTER TABLE {self._table} DISABLE TRIGGER stored_events_append_only")
+            yield
+            self.sql(f"ALTER TABLE {self._table} ENABLE ALWAYS TRIGGER stored_events_append_only")
 
     def alter(self, row: Row, altered: Callable[[bytes], bytes]) -> None:
         """Change a row's segments, as they are stored, and nothing else: its digests do not fit any more."""
@@ -195,12 +200,9 @@ class Stage:
         if self.memory is not None:
             self.memory._stored_events.clear()  # noqa: SLF001 - past every guard
             self.memory._stored_events_index.clear()  # noqa: SLF001 - the same
-        elif self.url.startswith("sqlite"):
-            self.sql("DROP TRIGGER IF EXISTS stored_events_no_delete")
-            self.sql("DELETE FROM stored_events")
         else:
-            self.sql(f"ALTER TABLE {self._table} DISABLE TRIGGER stored_events_append_only")
-            self.sql(f"DELETE FROM {self._table}")  # noqa: S608 - a constant
+            with self._unguarded("no_delete"):
+                self.sql(f"DELETE FROM {self._table}")  # noqa: S608 - constants
 
     def sql(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Say one statement to the database itself, as its owner."""
