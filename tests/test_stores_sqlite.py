@@ -1,10 +1,12 @@
 """The store in a SQLite file."""
 
+import fcntl
 import os
 import sqlite3
 import stat
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from subprocess import PIPE, Popen
 from uuid import uuid4
@@ -179,10 +181,40 @@ def test_what_is_made_is_private(tmp_path):
 
 
 def test_commits_are_on_the_disk_before_they_are_told(recorder):
-    recorder.identity()
-    [connection] = recorder._idle
+    recorder.insert_events([row(uuid4(), 1)])
+    [connection] = recorder._idle_writers
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_processes_queue_by_a_lock_that_decides_nothing_but_the_order(path):
+    recorder = SQLiteRecorder(path, busy_timeout=0.2)
+    recorder.insert_events([row(uuid4(), 1)])
+    turn = path.with_name(f"{path.name}-turn")
+    assert (stat.S_IMODE(turn.stat().st_mode), turn.read_bytes()) == (0o600, b"")
+    with turn.open() as queue:
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        # Whoever is next never comes to write: after a while SQLite alone decides, and nobody else writes.
+        recorder.insert_events([row(uuid4(), 1)])
+    turn.unlink()
+    recorder.insert_events([row(uuid4(), 1)])
+    assert len(list(recorder.walk())) == 3
+
+
+def test_whoever_has_just_written_does_not_come_first_again(path):
+    """A process that writes without a pause would else keep another one out for as long as it likes."""
+    first, second = SQLiteRecorder(path), SQLiteRecorder(path)
+    first.identity()
+    with ThreadPoolExecutor(1) as threads, first._next(time.monotonic() + 5):
+        # The queue is taken, and nobody writes: the other one does not pass.
+        waiting = threads.submit(second.insert_events, [row(uuid4(), 1)])
+        time.sleep(0.1)
+        assert not waiting.done()
+        assert list(first.walk()) == []
+        with first._connection(first._idle_writers) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    assert waiting.result() == [1]
 
 
 def test_without_create_nothing_is_made(path):
@@ -241,8 +273,8 @@ def test_recorders_of_one_file_take_turns_in_a_process(path, tmp_path):
     ("pragma", "name"), [("query_only = 1", "SQLITE_READONLY"), ("max_page_count = 1", "SQLITE_FULL")]
 )
 def test_what_the_disk_refuses_is_unavailable(recorder, pragma, name):
-    recorder.identity()
-    recorder._idle[0].execute(f"PRAGMA {pragma}")
+    recorder.draw_epoch()
+    recorder._idle_writers[0].execute(f"PRAGMA {pragma}")
     with refused(StoreUnavailable) as caught:
         recorder.insert_events([row(uuid4(), 1, b"a" * 99999)])
     assert name in str(caught[0])
@@ -288,7 +320,7 @@ def test_only_a_commit_that_failed_leaves_the_outcome_unknown(recorder, path, co
     recorder.close_idle()
     connection = sqlite3.connect(path, isolation_level=None, factory=FailingCommit)
     connection.code, connection.lands = code, lands
-    recorder._idle.append(connection)
+    recorder._idle_writers.append(connection)
     with refused(StoreUnavailable) as caught:
         recorder.insert_events([row(uuid4(), 1)])
     assert caught[0].outcome == outcome
@@ -358,5 +390,5 @@ def test_closing_while_others_work_breaks_nothing(path):
         started.wait()
         recorder.close()
         done = sum(working)
-    assert recorder._idle == []
+    assert recorder._idle == recorder._idle_writers == []
     assert len(list(SQLiteRecorder(path).walk())) == done
