@@ -37,7 +37,7 @@ class LedgerSettings:
         checkpoints: Where the host keeps turns of its own, by the name of the store.
         transcripts: Codecs of further wire formats.
         views: Where the views are kept, as the URL of a store. Default: beside the ledger.
-        threads: Threads for drivers that block; also the most connections of the event loop, and of these, to PostgreSQL.
+        threads: Threads for drivers that block; to PostgreSQL as many connections, and as many of the loop.
         schema: The PostgreSQL schema.
         busy_timeout: How long SQLite waits for another process's write.
         connect_timeout, statement_timeout, pool_timeout: PostgreSQL's deadlines.
