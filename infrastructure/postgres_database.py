@@ -2,7 +2,7 @@
 
 import select
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from functools import cached_property
 from math import ceil
@@ -174,7 +174,7 @@ class Database:
         pool_timeout: How long a call waits for a connection.
     """
 
-    target: Mapping[str, Any]
+    target: Mapping[str, Any] = field(repr=False)
     schema: str
     pool_size: int
     statement_timeout: float
