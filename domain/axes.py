@@ -147,6 +147,17 @@ def require_text(parameter: str, value: str) -> bytes:
     raise InteractionConfigurationError(f"{parameter} is not text, or holds a lone surrogate; pass valid Unicode")
 
 
+def require_name(parameter: str, value: str) -> None:
+    """Check that a value can stand for somebody: text, not blank, at most `AXIS_BYTES` bytes.
+
+    Raises:
+        InteractionConfigurationError: it cannot, and is named.
+    """
+    size = len(require_text(parameter, value))
+    if not value.strip() or size > AXIS_BYTES:
+        raise InteractionConfigurationError(f"{parameter} must name somebody in 1 to {AXIS_BYTES} bytes")
+
+
 def _bounded(parameter: str, value: str) -> None:
     size = len(require_text(parameter, value))
     if size > AXIS_BYTES:

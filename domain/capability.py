@@ -22,7 +22,7 @@ from .commands import (
     WithdrawCommand,
 )
 from .envelope import Envelope, enclose
-from .errors import InteractionConfigurationError, LedgerError, TokenForged
+from .errors import InteractionConfigurationError, TokenForged
 from .interactions import Interaction
 from .kernel_resume import ResumedTurn, resumed
 from .managing import Managing
@@ -35,7 +35,9 @@ T = TypeVar("T")
 
 
 class HumanInteractionCapability:
-    """What a host works with. Every operation is safe to call from any number of tasks, threads' loops and processes.
+    """What a host works with. Every operation is safe to call from any number of tasks and processes.
+
+    A ledger belongs to the event loop that opened it.
 
     Attributes:
         decode_token: Recognises a token: its envelope, or None where it is not one of ours; forged ones raise.
@@ -163,7 +165,7 @@ class HumanInteractionCapability:
         command = SettleCommand(pause_id, None, fence, end)
         try:
             await Managing(self._services, command, trusted=True).settle_as(Settlement(fence, end, **said))
-        except LedgerError as failed:
+        except Exception as failed:  # noqa: BLE001 - whatever fails here, the kernel's own result stands
             self._services.journal.note("settlement_failed", pause=pause_id, fence=fence, error=type(failed).__name__)
             return False
         return True
@@ -172,7 +174,7 @@ class HumanInteractionCapability:
         """Renew the lease of a claim; False where a newer claim has taken over. A store that fails is logged."""
         try:
             return await self._services.pauses.renew(lead_id, fence, self._services.lease_seconds)
-        except LedgerError as failed:
+        except Exception as failed:  # noqa: BLE001 - the next renewal is tried all the same
             self._services.journal.note("renewal_failed", pause=lead_id, fence=fence, error=type(failed).__name__)
             return True
 
@@ -213,8 +215,8 @@ class HumanInteractionCapability:
     def _decode(self, token: str) -> Envelope | None:
         try:
             opened = self._services.seal.open(token)
-        except TokenForged:
-            self._services.forged()
+        except TokenForged as forged:
+            self._services.refused(forged)
             raise
         return None if opened is None else enclose(token)
 
@@ -255,4 +257,6 @@ class Operator:
 
     def _by(self, command: Any) -> Any:
         name = "submitted_by" if isinstance(command, AnswerCommand) else "by"
-        return command if getattr(command, name) is not None else replace(command, **{name: self._actor})
+        if getattr(command, name) not in (None, self._actor):
+            raise InteractionConfigurationError(f"an operator acts in their own name; leave `{name}` out")
+        return replace(command, **{name: self._actor})

@@ -5,7 +5,7 @@ from typing import Literal
 from uuid import UUID
 
 from .content import TEXT_TYPE, Content
-from .errors import PauseClosed, WindowOpen
+from .errors import InteractionConfigurationError, PauseClosed, WindowOpen
 from .facts import ActorRecord, PauseFact, Reissued, Withdrawn
 from .pause import Pause
 from .round import Round, lapsed
@@ -69,14 +69,21 @@ def reissue(
 ) -> list[PauseFact]:
     """Decide whether a token may be minted again; its window never exceeds the pause's.
 
+    Its own earlier success, whose acknowledgement was lost, is no news: an empty list.
+
     Raises:
         PauseClosed: nothing is left to answer or to redeem.
+        InteractionConfigurationError: the token would close before the pause opens.
     """
+    if pause.reissued_by == stamp.attempt:
+        return []
     if pause.withdrawn or pause.consumed or (pause.lapsed and not pause.lapse_answers):
         raise PauseClosed(pause.id, pause.state)
     if pause.generation >= LAST_GENERATION:
         raise PauseClosed(pause.id, f"{pause.state} and its token was minted too often")
     closes = pause.paused.closes_at if closes_at is None else min(closes_at, pause.paused.closes_at)
+    if closes <= pause.paused.opens_at:
+        raise InteractionConfigurationError(f"the token would close before pause {pause.id} opens; raise closes_in")
     return [
         stamp.write(
             pause,

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, final, get_args
 from uuid import UUID
 
-from .axes import Axes, Scope, as_stated, require_text
+from .axes import Axes, Scope, as_stated, require_name, require_text
 from .closing import ReissueReason, WithdrawReason
 from .envelope import Envelope
 from .errors import InteractionConfigurationError
@@ -16,6 +16,10 @@ from .settlement import End
 from .turn import CheckpointReference, PausedTurn, Turn
 from .words import require_one_of, require_word
 
+#: A pause is routed to at most this many groups, and as many people.
+PEOPLE = 100
+#: A note may have this many bytes.
+NOTE_BYTES = 64 * 1024
 #: A priority lies between this and its negative.
 PRIORITIES = 1_000_000
 #: A pause stays open this long where the host does not say (seconds): one week.
@@ -64,8 +68,10 @@ class Actor:
         if self.method is not None:
             require_word("an actor's method", self.method)
         for parameter, named in (("an actor's id", self.id), ("an actor's on_behalf_of", self.on_behalf_of)):
-            if named is not None and not require_text(parameter, named).strip():
-                raise InteractionConfigurationError(f"{parameter} is empty; name somebody, or pass no actor")
+            if named is not None:
+                require_name(parameter, named)
+        if self.authenticated_at is not None and self.authenticated_at.tzinfo is None:
+            raise InteractionConfigurationError("an actor's authenticated_at has no time zone; pass an aware datetime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,10 @@ class Routing:
     assignees: Sequence[str] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        """Take no priority that does not compare."""
+        """Take no priority that does not compare, and no text for a list of names."""
+        for parameter, names in (("groups", self.groups), ("assignees", self.assignees)):
+            if isinstance(names, (str, bytes)) or not isinstance(names, Sequence) or len(names) > PEOPLE:
+                raise InteractionConfigurationError(f"{parameter} must be a list of at most {PEOPLE} ids")
         if type(self.priority) is not int or not -PRIORITIES <= self.priority <= PRIORITIES:
             raise InteractionConfigurationError(f"priority must be a whole number from -{PRIORITIES} to {PRIORITIES}")
 
@@ -204,8 +213,8 @@ class WithdrawCommand(_PauseNamed):
     def __post_init__(self) -> None:
         """Take no other reason, and no note that cannot be kept."""
         require_one_of("reason", self.reason, get_args(WithdrawReason))
-        if self.note is not None:
-            require_text("note", self.note)
+        if self.note is not None and len(require_text("note", self.note)) > NOTE_BYTES:
+            raise InteractionConfigurationError(f"note has more than {NOTE_BYTES} bytes; pass less, or a reference")
 
 
 @dataclass(frozen=True, slots=True)

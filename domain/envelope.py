@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Never
 from uuid import UUID
 
@@ -40,13 +40,13 @@ class Terms:
     """
 
     pause_id: UUID
-    row_digest: bytes
-    request_digest: bytes
-    turn_digest: bytes
-    scope: bytes
-    session: bytes
-    run: bytes
-    call: bytes
+    row_digest: bytes = field(repr=False)
+    request_digest: bytes = field(repr=False)
+    turn_digest: bytes = field(repr=False)
+    scope: bytes = field(repr=False)
+    session: bytes = field(repr=False)
+    run: bytes = field(repr=False)
+    call: bytes = field(repr=False)
     opens: int
     closes: int
     generation: int

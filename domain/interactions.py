@@ -177,6 +177,8 @@ class Registered:
         if decision not in _DECISIONS:
             raise Objection("decision")
         if decision in ("approve", "edit"):
+            if not (isinstance(request, dict) and isinstance(request.get("tool"), str)):
+                raise Objection("tool")
             effective = _called("effective", self.interaction.effective, request, valid)
             return Verdict(valid, decision, _carried("effective", effective))
         text = _called("as_text", self.interaction.as_text, valid)

@@ -28,11 +28,12 @@ from .errors import (
     RequestMismatch,
     RequestMissing,
     StoreUnavailable,
+    TokenForged,
     TurnAbandoned,
     TurnMismatch,
     VersionConflict,
 )
-from .facts import Abandoned, PauseFact
+from .facts import Abandoned, Consumed, PauseFact, Recovered
 from .outcomes import Outcomes, placed
 from .pause import Pause
 from .pausing import mint
@@ -120,7 +121,8 @@ class Managing:
 
         round_, pause_id, facts = await self._decide(decide)
         pause = round_.of(pause_id)
-        minted, closes_at = mint(self.services, pause)
+        closes_at = pause.token_closes_at or pause.paused.closes_at
+        minted = mint(self.services, pause, closes_at)
         self.services.decided("reissued", pause, kid=minted.kid)
         return PauseReceipt(pause.id, minted.token, True, closes_at, _position(facts), round_.lead.id)
 
@@ -227,7 +229,11 @@ class Managing:
             if not isinstance(self.command.pause_id, UUID):
                 raise InteractionConfigurationError("pause_id must be a UUID; pass uuid.UUID(text)")
             return self.command.pause_id
-        self._opened = self.services.seal.open(token_of(envelope))
+        try:
+            self._opened = self.services.seal.open(token_of(envelope))
+        except TokenForged as forged:
+            self.services.refused(forged)
+            raise
         if self._opened is None:
             raise InteractionConfigurationError("the envelope holds no token of this ledger; use recognise first")
         return self._opened.pause_id
@@ -280,4 +286,7 @@ def judge_whole(found: Found) -> None:
 
 
 def _position(facts: list[PauseFact]) -> int | None:
-    return facts[-1].position if facts else None
+    """Tell where in the log the decision stands: the claim, where one was given."""
+    claims = (fact for fact in facts if isinstance(fact, (Consumed, Recovered)) and fact.claim is not None)
+    fact = next(claims, facts[-1] if facts else None)
+    return None if fact is None else fact.position

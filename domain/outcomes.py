@@ -29,6 +29,13 @@ class Outcomes:
             InteractionUnregistered: an answered call's interaction is not known here, so its answer has no words.
             InteractionConfigurationError: an interaction's `as_text` failed.
         """
+        try:
+            return self._build(round_, pause, turn)
+        except InteractionUnregistered as missing:
+            # Also where it is a sibling's: the attempt is this pause's.
+            raise InteractionUnregistered(pause.id, rule=missing.rule) from None
+
+    def _build(self, round_: Round, pause: Pause, turn: PausedTurn | None) -> ResumeOutcome:
         lead = round_.lead
         response = stored_answer(pause)
         resolved_at = pause.answered.at if pause.answered else (pause.lapsed.at if pause.lapsed else pause.at)
@@ -75,10 +82,12 @@ class Outcomes:
         interaction = self._interaction(pause)
         try:
             return interaction.as_text(_read(response.clear()))
-        except Exception as failed:
-            raise InteractionConfigurationError(
-                f"as_text of interaction {interaction.name!r} failed with {type(failed).__name__}; nothing was consumed"
-            ) from failed
+        except Exception as failed:  # noqa: BLE001 - it is the host's function
+            kind = type(failed).__name__
+        # Raised out here: what the host's function raised may quote the answer.
+        raise InteractionConfigurationError(
+            f"as_text of interaction {interaction.name!r} failed with {kind}; nothing was consumed"
+        )
 
     def leaves_open(self, pause: Pause) -> bool:
         """Tell whether the pause's answer lets its call run, so that the host has to run it."""
@@ -115,7 +124,7 @@ class Outcomes:
     def _interaction(self, pause: Pause) -> Interaction:
         registered = self.interactions.of(pause.paused.interaction.name, pause.paused.interaction.revision)
         if registered is None:
-            raise InteractionUnregistered(pause.id)
+            raise InteractionUnregistered(pause.id, rule="absent")
         return registered.interaction
 
 

@@ -64,6 +64,7 @@ class Pause:
     generation: int = 0
     ends_below: int = 0
     token_closes_at: datetime | None = None
+    reissued_by: UUID | None = None
     refusals: int = 0
 
     @property
@@ -172,7 +173,8 @@ def _changes(pause: Pause, fact: PauseFact) -> dict[str, Any]:
             return {"lapsed": fact}
         case Reissued():
             ends_below = fact.generation if fact.ends_earlier else pause.ends_below
-            return {"generation": fact.generation, "ends_below": ends_below, "token_closes_at": fact.closes_at}
+            minted = {"token_closes_at": fact.closes_at, "reissued_by": fact.attempt}
+            return {"generation": fact.generation, "ends_below": ends_below, **minted}
         case Abandoned():
             return {"abandoned": fact}
         case Paused():

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from . import strict_json
-from .axes import AXIS_BYTES, require_stated
+from .axes import AXIS_BYTES, require_stated, require_text
 from .closing import whole_second, withdraw
 from .commands import LapseAnswer, PauseCommand, PauseReceipt, Routing
 from .content import Content, ContentAlteredError
@@ -52,6 +52,9 @@ from .words import is_word
 #: A window may be this long at most (seconds): a hundred years.
 LONGEST_WINDOW = 100 * 366 * 24 * 3600
 LABELS = 16
+#: Every row of a round lists its calls: so many may a message reserve, and so many be paused.
+RESERVED = 256
+GATED = 64
 KEY_BYTES = 255
 OCCURRENCES = 2**32
 
@@ -63,8 +66,8 @@ class Gated:
     command: PauseCommand
     call: ReservedCall
     registered: Registered
-    request: bytes
-    lapse: bytes | None
+    request: bytes = field(repr=False)
+    lapse: bytes | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class Pausing:
     async def _turn(self, turn: Turn | CheckpointReference) -> tuple[Turn, CheckpointReference | None]:
         if not isinstance(turn, CheckpointReference):
             return turn, None
+        _judge_reference(turn)
         text = await checkpoint_store(self.services, turn.store).read(turn)
         if text is None:
             raise PauseRejected("turn_missing", "the checkpoint named is not there; pass one that is recorded")
@@ -193,6 +197,7 @@ class Pausing:
     async def _found_again(self, plan: Plan, found: Found, stamp: Stamp) -> tuple[PauseReceipt, ...]:
         round_ = found.round
         assert round_ is not None  # noqa: S101 - the caller found it
+        _judge_unaltered(found)
         if _is_over(round_, stamp.now):
             state = round_.lead.state if round_.lead.state != "open" else "lapsed"
             raise PauseClosed(round_.lead.id, state, await self._next_occurrence(plan, stamp))
@@ -309,18 +314,18 @@ class Pausing:
         found = await self.services.pauses.find(old)
         if found.round is None:
             raise PauseRejected("supersedes_unknown", "the pause to supersede is not in this store")
+        _judge_unaltered(found)
         named = found.round.of(old).paused
         if (named.scope, named.session_id) != (plan.command.axes.scope, plan.command.axes.session_id):
             raise PauseRejected("supersedes_foreign", "the pause to supersede is of another scope or session")
         if found.round.lead.consumed:
             raise PauseClosed(old, found.round.lead.state)
-        by = self.services.record_of(plan.command.asked_by)
-        return [
-            fact
-            for pause in found.round.pauses
-            if pause.is_open or pause.has_answer
-            for fact in withdraw(pause, stamp, reason="superseded", superseded_by=lead_id, by=by)
-        ]
+        facts: list[PauseFact] = []
+        for pause in found.round.pauses:
+            if pause.is_open or pause.has_answer:
+                by = self.services.record_of(plan.command.asked_by)
+                facts += withdraw(pause, stamp, reason="superseded", superseded_by=lead_id, by=by)
+        return facts
 
     # The tokens
 
@@ -329,15 +334,26 @@ class Pausing:
         return tuple(self._receipt(by_call[one.call.address], existing=existing) for one in plan.given)
 
     def _receipt(self, pause: Pause, *, existing: bool) -> PauseReceipt:
-        minted, closes_at = mint(self.services, pause)
+        closes_at = pause.paused.closes_at
+        minted = mint(self.services, pause, closes_at)
         self.services.decided("found_again" if existing else "paused", pause, kid=minted.kid)
         return PauseReceipt(pause.id, minted.token, existing, closes_at, pause.paused.position, pause.lead_id)
 
 
-def mint(services: Services, pause: Pause) -> tuple[Minted, datetime]:
-    """Mint a token of a stored pause's newest generation; it closes with the pause, or before."""
-    closes_at = pause.token_closes_at or pause.paused.closes_at
-    return services.seal.mint(_terms_of(pause, services.pauses.epoch(), closes_at)), closes_at
+def mint(services: Services, pause: Pause, closes_at: datetime) -> Minted:
+    """Mint a token of a stored pause's newest generation."""
+    return services.seal.mint(_terms_of(pause, services.pauses.epoch(), closes_at))
+
+
+def _judge_unaltered(found: Found) -> None:
+    """Mint nothing for rows that are not what was written.
+
+    Raises:
+        LedgerCorrupt: one of them is not, and where.
+    """
+    for stream, versions in found.altered.items():
+        if versions:
+            raise LedgerCorrupt(stream, versions[0], "the row is not what was written")
 
 
 def _terms_of(paused_: Pause, epoch: int, closes_at: datetime) -> Terms:
@@ -384,7 +400,8 @@ def _judge_command(command: PauseCommand) -> None:
             f"labels (at most {LABELS}), queue and agent are words of up to 64 letters, digits and _.:/-",
         )
     for person in (*command.routing.groups, *command.routing.assignees):
-        _utf8("routing", person)
+        if not isinstance(person, str) or not person.strip() or len(_utf8("routing", person)) > AXIS_BYTES:
+            raise PauseRejected("routing_invalid", f"groups and assignees are ids of 1 to {AXIS_BYTES} bytes")
 
 
 def _utf8(name: str, text: str) -> bytes:
@@ -409,6 +426,8 @@ def _judge_same_round(commands: Sequence[PauseCommand]) -> None:
 
 
 def _calls_of(commands: Sequence[PauseCommand], turn: PausedTurn) -> list[ReservedCall]:
+    if len(turn.calls) > RESERVED or len(commands) > GATED:
+        raise PauseRejected("too_many_calls", f"a message may reserve {RESERVED} calls, and {GATED} may be paused")
     for call in turn.calls:
         if len(call.address.encode()) > AXIS_BYTES or len((call.tool or "").encode()) > AXIS_BYTES:
             raise PauseRejected("id_too_long", f"a call's id or tool name has more than {AXIS_BYTES} bytes")
@@ -424,6 +443,15 @@ def _calls_of(commands: Sequence[PauseCommand], turn: PausedTurn) -> list[Reserv
             raise PauseRejected("call_twice", "two commands of the round state the same call")
         calls.append(call)
     return calls
+
+
+def _judge_reference(where: CheckpointReference) -> None:
+    """A reference stands in a header, which holds ids and words alone."""
+    if not is_word(where.store):
+        raise PauseRejected("checkpoint_invalid", "the checkpoint's store is a word of letters, digits and _.:/-")
+    for part in (where.locator, where.version):
+        if not part.isprintable() or not 0 < len(require_text("the checkpoint", part)) <= AXIS_BYTES:
+            raise PauseRejected("checkpoint_invalid", f"its locator and version are printable, 1 to {AXIS_BYTES} bytes")
 
 
 def _judge_answerable(turn: PausedTurn) -> None:

@@ -46,7 +46,9 @@ class Refusing:
                 refusal.recorded = await self._write(refusal, found)
             except LedgerError as failed:
                 self.services.journal.note("refusal_unrecorded", pause=refusal.pause_id, error=type(failed).__name__)
-        self._note(refusal)
+        self.services.refused(
+            refusal, attempt=self.stamp.attempt, axes=lambda: self.services.identity.presented(self.axes)
+        )
         return refusal
 
     async def _write(self, refusal: Refusal, found: Found | None) -> bool:
@@ -93,18 +95,6 @@ class Refusing:
             token=token_record(self.services, self.opened),
             presented=Presented(**self.services.identity.presented(self.axes)),
             at_pointer=refusal.at_pointer,
-        )
-
-    def _note(self, refusal: Refusal) -> None:
-        self.services.journal.note(
-            "refused",
-            pause=refusal.pause_id,
-            reason=refusal.reason,
-            axis=refusal.axis,
-            step=refusal.step,
-            recorded=refusal.recorded,
-            attempt=self.stamp.attempt,
-            axes=lambda: self.services.identity.presented(self.axes),
         )
 
 

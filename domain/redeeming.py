@@ -1,5 +1,6 @@
 """Steps 1 to 6: an attempt is judged in order, and only then is the pause consumed, exactly once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,8 @@ from .content import Content, ContentAlteredError
 from .doubt import Doubt
 from .envelope import DIGEST_BYTES, Opened, token_of
 from .errors import (
+    AlreadyAnswered,
+    AlreadyConsumed,
     InteractionConfigurationError,
     InteractionUnregistered,
     LedgerCorrupt,
@@ -28,7 +31,7 @@ from .errors import (
     TurnMismatch,
     VersionConflict,
 )
-from .facts import Consumed, Paused, PauseFact
+from .facts import Consumed, Fact, Paused, PauseFact
 from .interactions import VALUE_BYTES, Objection, Registered, Verdict
 from .outcomes import Outcomes, placed
 from .pause import Pause
@@ -52,7 +55,7 @@ from .turn import PausedTurn
 from .turns import read_turn
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Redemption:
     """One attempt on one token. Judged anew after each lost race, by what the streams say then."""
 
@@ -91,14 +94,18 @@ class Redemption:
                     late = self._judge_token(opened, stamp.now)
                 found = await self._doubt.find(self.services.pauses, opened.pause_id)
                 stamp = self.services.stamp(self.attempt)
-                if reload:
-                    won = await self._if_won(opened, found, stamp)
-                    if won is not None:
-                        return won
-                    late = self._judge_token(opened, stamp.now)
+                won = await self._if_won(opened, found, stamp) if reload else None
+                if won is not None:
+                    return won
+                # The read has corrected the clock: a process that slept may hold an old time.
+                late = self._judge_token(opened, stamp.now) if reload else late or self._is_late(opened, stamp.now)
                 facts = await self._judge(opened, found, stamp, late=late)
             except Refusal as refusal:
-                refusing = Refusing(self.services, stamp, self.command.axes, opened, self.command.answered_by)
+                if "scope" in self.unstated and isinstance(refusal, (AlreadyAnswered, AlreadyConsumed)):
+                    # Who was first is told to the same scope alone, and none was judged.
+                    refusal.by = None
+                by = self.command.answered_by or self.command.submitted_by
+                refusing = Refusing(self.services, stamp, self.command.axes, opened, by)
                 raise await refusing.record(refusal, found) from refusal.__cause__
             assert found.round is not None  # noqa: S101 - step 3 judged it
             done = await self._append(opened.pause_id, found.round, facts, position, stamp)
@@ -112,8 +119,8 @@ class Redemption:
     def _open(self) -> Opened:
         try:
             opened = self.services.seal.open(token_of(self.command.envelope))
-        except TokenForged:
-            self.services.forged()
+        except TokenForged as forged:
+            self.services.refused(forged)
             raise
         if opened is None:
             raise InteractionConfigurationError("the envelope holds no token of this ledger; use recognise first")
@@ -121,13 +128,15 @@ class Redemption:
 
     def _judge_token(self, opened: Opened, now: datetime) -> bool:
         """Judge the window and the axes. Returns whether the window is over, which the streams may still excuse."""
-        leeway = self.services.leeway.total_seconds()
-        if now.timestamp() < opened.terms.opens - leeway:
+        if now.timestamp() < opened.terms.opens - self.services.leeway.total_seconds():
             raise TokenNotYetValid(opened.pause_id)
-        late = now.timestamp() >= opened.terms.closes + leeway
+        late = self._is_late(opened, now)
         if not late:
             binding.judge(opened, self.command.axes, self.unstated)
         return late
+
+    def _is_late(self, opened: Opened, now: datetime) -> bool:
+        return now.timestamp() >= opened.terms.closes + self.services.leeway.total_seconds()
 
     # Steps 3 to 6, on what the streams say
 
@@ -139,8 +148,10 @@ class Redemption:
         pause = found.round.of(opened.pause_id)
         turn_altered = _judge_request(pause, opened, found)
         await self._judge_response(pause)
+        if turn_altered:
+            raise TurnMismatch(pause.id)
         if self.require_turn or not self.consumes:
-            if turn_altered or not _same_turn(found.round.lead.paused, opened):
+            if not _same_turn(found.round.lead.paused, opened):
                 raise TurnMismatch(pause.id)
             await self._read_turn(found, pause)
         _judge_others(found, pause)
@@ -240,7 +251,7 @@ class Redemption:
             except StoreUnavailable as gone:
                 await self._doubt.arises(gone)
                 return None
-            position = stored[-1].position
+            position = _claimed_at(stored, round_) or stored[-1].position
         if self._settled is not None and any(isinstance(fact, Consumed) for fact in facts):
             settled, outcome = self._settled
             self.services.decided("consumed", settled.lead, attempt=stamp.attempt)
@@ -254,6 +265,7 @@ class Redemption:
             self.services.decided("answered", pause, attempt=stamp.attempt)
             return position
         waiting = settled.waiting(stamp.now)
+        self.services.decided("round_open", pause, attempt=stamp.attempt)
         raise RoundOpen(pause.id, [other.paused.call_id for other in waiting])
 
     async def _if_won(self, opened: Opened, found: Found, stamp: Stamp) -> ResumeOutcome | None:
@@ -268,6 +280,12 @@ class Redemption:
         # Somebody may have taken the turn up meanwhile: the newest claim is theirs, and this attempt's is the first.
         fence = lead.consumed.claim.fence if lead.consumed.claim else 0
         return placed(replace(outcome, fence=fence), lead.consumed.position)
+
+
+def _claimed_at(facts: Sequence[Fact], round_: Round) -> int | None:
+    """Tell where in the log the lead's `Consumed` stands."""
+    stands = (fact for fact in facts if isinstance(fact, Consumed) and fact.originator_id == round_.lead.id)
+    return next((fact.position for fact in stands), None)
 
 
 def registered_as_paused(services: Services, pause: Pause) -> Registered:
@@ -294,34 +312,33 @@ async def validate_answer(
         ResponseInvalid: it does not fit; the rule and the place in the schema are named, never the value.
     """
     try:
-        request, verdict, canonical, effective = await services.off_loop(_judge, registered, pause, command.response)
+        verdict, canonical, effective = await services.off_loop(_judge, registered, pause, command.response)
     except strict_json.Unfit as unfit:
         raise ResponseInvalid(pause.id, rule=unfit.name) from None
     except Objection as objection:
         services.rule_failed(objection, pause.id)
         raise ResponseInvalid(pause.id, rule=objection.rule, at_pointer=objection.pointer) from None
     by = services.record_of(command.answered_by)
-    approval = verdict.decision != "answer" and isinstance(request, dict)
     fields: dict[str, object] = {
         "origin": "rule" if by is not None and by.kind == "rule" else "person",
         "by": by,
         "submitted_by": services.record_of(command.submitted_by),
         "response": Content.of(canonical),
         "decision": verdict.decision,
-        "shown": strict_json.digest(request.get("arguments")) if approval else pause.paused.request.digest,
+        "shown": pause.paused.request.digest,
         "effective": None if effective is None else Content.of(effective),
     }
     return GivenAnswer(canonical, fields)
 
 
-def _judge(registered: Registered, pause: Pause, response: Any) -> tuple[Any, Verdict, bytes, bytes | None]:
+def _judge(registered: Registered, pause: Pause, response: Any) -> tuple[Verdict, bytes, bytes | None]:
     request = strict_json.parse(pause.paused.request.clear(), limit=VALUE_BYTES)
     given = strict_json.write_and_parse(plain(response), limit=VALUE_BYTES)[1]
     verdict = registered.judge(request, given)
     canonical = strict_json.canonical_of(verdict.response, limit=VALUE_BYTES)
     dispatches = verdict.decision in ("approve", "edit")
     effective = strict_json.canonical_of(verdict.effective, limit=VALUE_BYTES) if dispatches else None
-    return request, verdict, canonical, effective
+    return verdict, canonical, effective
 
 
 def _judge_request(pause: Pause, opened: Opened, found: Found) -> bool:

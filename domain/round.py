@@ -1,7 +1,7 @@
 """The round: the gated calls of one assistant message, answered one by one and consumed together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
@@ -17,8 +17,8 @@ from .stamp import Stamp
 class GivenAnswer:
     """An answer that step 4 let through: the fields of `Answered`, and the canonical bytes to compare by."""
 
-    canonical: bytes
-    fields: dict[str, object]
+    canonical: bytes = field(repr=False)
+    fields: dict[str, object] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def consume(round_: Round, stamp: Stamp, attempt: Attempt) -> list[PauseFact]:
 
 def _consumed(pause: Pause, settled: Round, stamp: Stamp, attempt: Attempt) -> Consumed:
     leads = pause is settled.lead and attempt.owed
-    response = stored_answer(pause)
+    response = stored_answer(pause) if pause.has_answer else None
     return stamp.write(
         pause,
         Consumed,
@@ -176,7 +176,7 @@ def _consumed(pause: Pause, settled: Round, stamp: Stamp, attempt: Attempt) -> C
             for other in settled.pauses
             if other is not pause
         ),
-        answers=(pause.answered.originator_version,) if pause.answered else (),
+        answers=(pause.answered.originator_version,) if pause.answered and pause.has_answer else (),
         response_digest=response.digest if response else None,
         unstated_axes=attempt.unstated_axes,
         key=attempt.key,

@@ -1,5 +1,6 @@
 """What every operation of the capability works with: its ports, and the host's settings."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -7,7 +8,7 @@ from uuid import UUID, uuid4
 
 from .commands import Actor
 from .content import TEXT_TYPE, Content
-from .errors import TokenForged
+from .errors import Refusal
 from .facts import ActorRecord
 from .ids import Identity
 from .interactions import Interactions, Objection
@@ -29,6 +30,7 @@ class Services:
         optional_axes: Axes that `resume` and `answer` may leave unstated: scope, session, run, call.
         leeway: How far clocks may differ, whole seconds.
         lease_seconds: How long a claim holds before somebody else may take it up.
+        counts: Refusals of this process by reason, forged tokens and those past the bounds of the record included.
         holder: The tag of this process, for claims.
     """
 
@@ -45,6 +47,7 @@ class Services:
     optional_axes: frozenset[str] = frozenset()
     leeway: timedelta = timedelta(seconds=0)
     lease_seconds: int = 60
+    counts: Counter[str] = field(default_factory=Counter)
 
     def stamp(self, attempt: UUID | None = None) -> Stamp:
         """Begin an attempt, or go on with one at a later moment."""
@@ -73,9 +76,18 @@ class Services:
             error = type(objection.cause).__name__
             self.journal.note("rule_failed", pause=pause_id, rule=objection.rule, error=error)
 
-    def forged(self) -> None:
-        """Log a forged token. It names no pause, and nothing is written for it."""
-        self.journal.note("refused", reason=TokenForged.reason, axis=TokenForged.axis, step=TokenForged.step)
+    def refused(self, refusal: Refusal, **more: Any) -> None:
+        """Count and log a refusal, on record or not."""
+        self.counts[refusal.reason] += 1
+        self.journal.note(
+            "refused",
+            pause=refusal.pause_id,
+            reason=refusal.reason,
+            axis=refusal.axis,
+            step=refusal.step,
+            recorded=refusal.recorded,
+            **more,
+        )
 
     def record_of(self, actor: Actor | None) -> ActorRecord | None:
         """Turn the host's actor into what is stored: a tag of the id, and the id beside the header."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ..domain import strict_json
 from ..domain.content import SALT_BYTES, Content
-from ..domain.errors import LedgerCorrupt, LedgerTooNew
+from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew
 from ..domain.facts import FACTS, Fact
 from ..domain.switches import SwitchFlipped
 from ..domain.turn import TURN_BYTES
@@ -72,6 +72,10 @@ class _Writing:
 
     def put(self, content: Content) -> dict[str, Any]:
         body = content.body()
+        if len(body) > SEGMENT_BYTES:
+            raise InteractionConfigurationError(
+                f"a text of {content.size} bytes is more than a row may hold; pass less"
+            )
         packed = _compressor().compress(body)
         comp, stored = ("zstd", packed) if len(packed) < len(body) else ("none", body)
         self.stored.append(stored)
@@ -187,10 +191,16 @@ class FactMapper(Mapper[UUID]):
         }
         try:
             fact = kind.model_validate({**fields, **place}, context=reading)
-        except ValidationError:
-            raise LedgerCorrupt(
-                stream, version, "the row's header lacks what its fact needs", position=position
-            ) from None
+        except ValidationError as unfit:
+            word = any(
+                error["type"] == "literal_error" for error in unfit.errors(include_input=False, include_url=False)
+            )
+            fact = None
+        if fact is None:
+            # Raised out here: pydantic's own error quotes the header.
+            if word and whole:
+                raise LedgerTooNew(row.topic, stream)
+            raise LedgerCorrupt(stream, version, "the row's header lacks what its fact needs", position=position)
         if fact.ledger != self._ledger:
             raise LedgerCorrupt(stream, version, "the row is of another ledger", position=position)
         return Decoded(fact, whole)

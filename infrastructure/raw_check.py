@@ -20,7 +20,7 @@ _FRONT = 40
 _SALT = 16
 _MOST = (4 << 20) + _SALT
 _PAUSED, _CONSUMED, _REFUSED, _ANSWERED = "pause.paused@1", "pause.consumed@1", "pause.refused@1", "pause.answered@1"
-_RECOVERED, _CONTINUED = "pause.recovered@1", "pause.continued@1"
+_RECOVERED, _CONTINUED, _WITHDRAWN = "pause.recovered@1", "pause.continued@1", "pause.withdrawn@1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,9 @@ def _of_consumed(ends: dict[UUID, RawRow], pauses: dict[UUID, list[RawRow]]) -> 
         stand = {str(other): end.version - 1 for other, end in ends.items() if other != member}
         if {sibling["pause"]: sibling["version"] for sibling in said["siblings"]} != stand:
             yield Fault(member, row.version, "it names its siblings as they do not stand")
-        answers = {before.version: before for before in pauses[member] if before.topic == _ANSWERED}
+        stream = pauses[member]
+        withdrawn = any(before.topic == _WITHDRAWN for before in stream)
+        answers = {before.version: before for before in stream if before.topic == _ANSWERED and not withdrawn}
         if list(answers) != said["answers"]:
             yield Fault(member, row.version, "it names another answer than its stream holds")
         digests = {answer.header["response"]["digest"] for answer in answers.values()}

@@ -51,7 +51,7 @@ class LedgerSettings:
     interactions: Sequence[Interaction] = ()
     checkpoints: Mapping[str, Checkpoints] = field(default_factory=dict)
     transcripts: Sequence[Transcript] = ()
-    views: str | None = None
+    views: str | None = field(default=None, repr=False)
     threads: int = 8
     schema: str = "pauseledger"
     busy_timeout: float = 5.0

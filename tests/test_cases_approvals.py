@@ -62,7 +62,7 @@ async def test_approved_the_call_is_left_open_for_the_host_to_run(stage, approva
     assert [entry["tool_call_id"] for entry in folded.history[2:]] == ["call_1", "call_2"]
     assert contents(folded) == {"call_1": "moved 7", "call_2": NOT_DISPATCHED}
     said = stage.rows()[1].header
-    assert (said["decision"], said["shown"]) == ("approve", digest_of_arguments(SHOWN))
+    assert (said["decision"], said["shown"]) == ("approve", stage.rows()[0].header["request"]["digest"])
 
 
 async def test_edited_the_effective_arguments_stand_apart_from_those_shown(stage, approval):
@@ -72,7 +72,7 @@ async def test_edited_the_effective_arguments_stand_apart_from_those_shown(stage
     assert turned.outcome.request["arguments"] == SHOWN
     said = stage.rows()[1].header
     assert said["decision"] == "edit"
-    assert said["shown"] == digest_of_arguments(SHOWN) != call.digest
+    assert said["shown"] == stage.rows()[0].header["request"]["digest"] != call.digest
     assert said["effective"]["digest"] != said["response"]["digest"]
 
 

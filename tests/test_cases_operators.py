@@ -4,6 +4,7 @@ import pytest
 from pauseledger import (
     Actor,
     AnswerCommand,
+    InteractionConfigurationError,
     LapseCommand,
     RecoverCommand,
     ReissueCommand,
@@ -62,10 +63,15 @@ async def test_an_operator_lapses_what_ran_out(stage, ledger):
     assert (receipt.state, topics(stage.rows())) == ("lapsed", ["paused", "lapsed"])
 
 
-async def test_an_actor_given_is_kept(stage, ledger):
+async def test_an_operator_acts_in_no_other_name(stage, ledger):
     question = await asked(ledger)
-    await ledger.operator(Actor("somebody else")).withdraw(WithdrawCommand(question.pause_id, by=OLGA))
-    assert newest(stage)[0] == "withdrawn"
+    before = stage.rows()
+    with pytest.raises(InteractionConfigurationError, match="own name"):
+        await ledger.operator(Actor("somebody else")).withdraw(WithdrawCommand(question.pause_id, by=OLGA))
+    with pytest.raises(InteractionConfigurationError, match="own name"):
+        answer = AnswerCommand(question.envelope(), ANSWER, submitted_by=OLGA)
+        await ledger.operator(Actor("somebody else")).answer(answer)
+    assert stage.rows() == before
 
 
 async def test_axes_that_an_operator_states_are_judged_by_the_token(stage, ledger):

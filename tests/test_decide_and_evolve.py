@@ -509,10 +509,18 @@ def test_reissue(happened: tuple[str, ...], lapse: bytes | None, allowed: bool) 
 
 
 def test_a_tokens_window_never_exceeds_its_pauses() -> None:
-    for asked, got in ((None, CLOSES), (NOON, NOON), (CLOSES + timedelta(days=1), CLOSES)):
+    soon = NOON + timedelta(seconds=1)
+    for asked, got in ((None, CLOSES), (soon, soon), (CLOSES + timedelta(days=1), CLOSES)):
         [fact] = reissue(pause_of(), closes_at=asked)
         assert isinstance(fact, Reissued)
         assert fact.closes_at == got
+    with pytest.raises(InteractionConfigurationError, match="opens"):
+        reissue(pause_of(), closes_at=NOON)
+
+
+def test_a_token_minted_again_by_this_very_attempt_is_no_news() -> None:
+    [fact] = reissue(pause_of())
+    assert reissue(evolve(pause_of(), fact)) == []
 
 
 @pytest.mark.parametrize(("ends_earlier", "ends_below"), [(False, 1), (True, 2)])
@@ -523,7 +531,9 @@ def test_a_token_minted_again_ends_earlier_ones_only_where_it_says_so(ends_earli
 
 
 def test_generations_end_where_a_token_can_hold_no_more() -> None:
-    last = HAPPENED["reissued"](pause_of(), after(1)).model_copy(update={"generation": 2**16 - 1})
+    last = HAPPENED["reissued"](pause_of(), after(1)).model_copy(
+        update={"generation": 2**16 - 1, "attempt": UUID(int=7)}
+    )
     with pytest.raises(PauseClosed):
         reissue(evolve(pause_of(), last))
 

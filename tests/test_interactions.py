@@ -114,6 +114,9 @@ def test_an_invalid_answer_first_does_not_poison_the_next():
     assert pick.judge([7], 7).response == 7
 
 
+TOOL = {"tool": "deploy"}
+
+
 def test_a_rule_that_cannot_be_evaluated_lets_nothing_through():
     def broken(*given):
         raise KeyError("secret")
@@ -125,7 +128,7 @@ def test_a_rule_that_cannot_be_evaluated_lets_nothing_through():
         assert isinstance(caught.value.cause, KeyError)
         assert caught.value.__context__ is None
         assert "secret" not in str(caught.value)
-    assert rule_of(registered(decision=lambda r: "approve", effective=broken).judge, {}, 7) == "effective"
+    assert rule_of(registered(decision=lambda r: "approve", effective=broken).judge, TOOL, 7) == "effective"
     assert rule_of(registered(prepare_request=broken).ask, {}) == "prepare_request"
 
 
@@ -144,7 +147,13 @@ def test_words_that_cannot_be_kept_are_refused_before_the_answer_is():
     assert rule_of(registered(as_text=lambda response: "\ud800").judge, {}, 7) == "as_text"
     assert rule_of(registered(decision=lambda response: "maybe").judge, {}, 7) == "decision"
     edits = registered(decision=lambda response: "edit", effective=lambda request, response: {1: 0, "1": 0})
-    assert rule_of(edits.judge, {}, 7) == "effective"
+    assert rule_of(edits.judge, TOOL, 7) == "effective"
+
+
+@pytest.mark.parametrize("request_", [{}, {"tool": 7}, [], "tool"])
+def test_a_call_that_names_no_tool_cannot_be_let_through(request_):
+    lets = registered(decision=lambda response: "approve", effective=lambda request, response: {})
+    assert rule_of(lets.judge, request_, 7) == "tool"
 
 
 def test_a_prepared_request_is_validated_again():

@@ -49,7 +49,7 @@ from pauseledger import (
     open_ledger,
     prepare,
 )
-from pauseledger.infrastructure import wiring
+from pauseledger.infrastructure import pauses, wiring
 from pauseledger.infrastructure.clock import StoreClock
 from pauseledger.infrastructure.memory import MemoryRecorder
 from pauseledger.infrastructure.sqlite import SQLiteRecorder
@@ -730,6 +730,8 @@ class PauseMachine(RuleBasedStateMachine):
         folder = Path(self.held.enter_context(tempfile.TemporaryDirectory()))
         self.clock, self.model = Clock(), Model(self.leeway)
         self.real = Real(self.model)
+        # Every conflict is the store's to tell here: the model knows nothing of what a process remembers.
+        self.held.enter_context(mock.patch.object(pauses, "REMEMBERED", 0))
         self.held.enter_context(mock.patch.object(StoreClock, "now", lambda _: self.clock.now))
         self.runner = self.held.enter_context(asyncio.Runner())
         self.stores = self.recorders(folder)
