@@ -428,8 +428,8 @@ def _judge_same_round(commands: Sequence[PauseCommand]) -> None:
 def _calls_of(commands: Sequence[PauseCommand], turn: PausedTurn) -> list[ReservedCall]:
     if len(turn.calls) > RESERVED or len(commands) > GATED:
         raise PauseRejected("too_many_calls", f"a message may reserve {RESERVED} calls, and {GATED} may be paused")
-    for call in turn.calls:
-        if len(call.address.encode()) > AXIS_BYTES or len((call.tool or "").encode()) > AXIS_BYTES:
+    for reserved in turn.calls:
+        if max(len(reserved.address.encode()), len((reserved.tool or "").encode())) > AXIS_BYTES:
             raise PauseRejected("id_too_long", f"a call's id or tool name has more than {AXIS_BYTES} bytes")
     by_address = {call.address: call for call in turn.calls}
     calls = []
