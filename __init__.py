@@ -98,6 +98,9 @@ from .domain.switches import SURFACES, MemorySwitches
 from .domain.turn import CheckpointReference, PausedTurn, Turn
 from .infrastructure.settings import LedgerSettings
 from .infrastructure.wiring import Ledger, open_ledger
+from .projections.open_pauses import Inbox
+from .projections.projection import ViewBehind
+from .projections.stranded import Stranded
 
 __all__ = [
     "APPROVAL",
@@ -130,6 +133,7 @@ __all__ = [
     "DoorReport",
     "Envelope",
     "HumanInteractionCapability",
+    "Inbox",
     "Interaction",
     "InteractionConfigurationError",
     "InteractionUnregistered",
@@ -181,6 +185,7 @@ __all__ = [
     "SettleCommand",
     "Sibling",
     "StoreUnavailable",
+    "Stranded",
     "SurfaceCounts",
     "TokenExpired",
     "TokenForged",
@@ -190,6 +195,7 @@ __all__ = [
     "TurnAbandoned",
     "TurnMismatch",
     "TurnMissing",
+    "ViewBehind",
     "WindowOpen",
     "WithdrawCommand",
     "answered_event",

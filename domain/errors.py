@@ -19,6 +19,7 @@
     ├── NotRedeemable                   the string is not one of our tokens
     ├── StoreUnavailable                the store could not speak; `outcome` says what is known
     ├── VersionConflict                 a lost race, judged again before anybody hears of it
+    ├── ViewBehind                      a view has not come to the position waited for (in `projections`)
     ├── LedgerCorrupt, LedgerTooNew     what is stored cannot be trusted, or cannot be read by this version
 
 No message holds a token, a key, a request, an answer or a message of a turn.

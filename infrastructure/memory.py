@@ -11,9 +11,7 @@ from eventsourcing.popo import POPOApplicationRecorder
 
 from .store import (
     EPOCHS,
-    HEAD_BYTES,
     SCHEMA_REVISION,
-    Head,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
@@ -72,11 +70,6 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
             Notification(stream, version, self._stored_events[at].topic, self._stored_events[at].state, id=at + 1)
             for version, at in index.items()
         ]
-
-    def head(self, stream: UUID) -> Head | None:
-        """Read the newest row's version and digest."""
-        newest = self.select_events(stream, desc=True, limit=1)
-        return Head(newest[0].originator_version, newest[0].state[:HEAD_BYTES]) if newest else None
 
     def headers(self, gt: int, limit: int) -> Sequence[Notification]:
         """Read the log; nothing is saved by leaving a part out here."""

@@ -32,10 +32,8 @@ from .postgres_database import (
 )
 from .store import (
     EPOCHS,
-    HEAD_BYTES,
     HEADER_BYTES,
     SCHEMA_REVISION,
-    Head,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
@@ -185,11 +183,6 @@ class PostgresRecorder(LedgerRecorder):
     def load(self, streams: Sequence[UUID]) -> Snapshot:
         """Read whole streams and what goes with them, in one statement."""
         return loaded(self._repeat(*loading(streams)))
-
-    def head(self, stream: UUID) -> Head | None:
-        """Read the newest row's version and digest."""
-        found = self._repeat("head", (HEAD_BYTES, stream))
-        return Head(*found[0]) if found else None
 
     def headers(self, gt: int, limit: int) -> Sequence[Notification]:
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""

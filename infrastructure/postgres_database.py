@@ -144,10 +144,6 @@ _STATEMENTS = {
     "newest position": "SELECT {schema}.newest_position()",
     "load": _LOAD,
     "load one": _LOAD_ONE,
-    "head": """
-        SELECT originator_version, substring(state FROM 1 FOR %b::integer) FROM {events}
-        WHERE originator_id = %b ORDER BY originator_version DESC LIMIT 1
-    """,
     "renew": _RENEW,
     "leases": "SELECT pause, fence, until FROM {lease} WHERE pause = ANY(%b::uuid[])",
     "identity": "SELECT ledger_id, identity_key, epoch, schema_revision FROM {ledger}",

@@ -25,10 +25,8 @@ from eventsourcing.persistence import ApplicationRecorder, IntegrityError, Notif
 from ..domain.errors import StoreUnavailable
 from .store import (
     EPOCHS,
-    HEAD_BYTES,
     HEADER_BYTES,
     SCHEMA_REVISION,
-    Head,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
@@ -173,16 +171,6 @@ class SQLiteRecorder(LedgerRecorder):
                 epoch=epoch,
                 now=datetime.now(UTC),
             )
-
-    def head(self, stream: UUID) -> Head | None:
-        """Read the newest row's version and digest."""
-        statement = (
-            "SELECT originator_version, substr(state, 1, ?) FROM stored_events WHERE originator_id = ?"
-            " ORDER BY originator_version DESC LIMIT 1"
-        )
-        with self._connection() as connection:
-            found = connection.execute(statement, (HEAD_BYTES, stream.hex)).fetchone()
-        return Head(*found) if found else None
 
     def headers(self, gt: int, limit: int) -> Sequence[Notification]:
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""

@@ -18,9 +18,6 @@ from eventsourcing.persistence import (
 
 from ..domain.errors import LedgerTooNew
 
-#: The length of the digest at the front of a stored row, magic word included.
-HEAD_BYTES = 36
-
 #: How much of a row's state a follower reads at first: all of the header, but for the rarest.
 HEADER_BYTES = 4096
 
@@ -64,14 +61,6 @@ class Snapshot:
     leases: dict[UUID, Lease]
     epoch: int
     now: datetime
-
-
-@dataclass(frozen=True)
-class Head:
-    """The newest row of a stream: its version, and the first `HEAD_BYTES` of its state."""
-
-    version: int
-    state: bytes
 
 
 def known(revision: int) -> int:
@@ -133,10 +122,6 @@ class LedgerRecorder(ApplicationRecorder):
     @abstractmethod
     def load(self, streams: Sequence[UUID]) -> Snapshot:
         """Read whole streams, their leases, the epoch and the store's time, in one statement or one snapshot."""
-
-    @abstractmethod
-    def head(self, stream: UUID) -> Head | None:
-        """Read the newest row's version and digest; None where the stream does not exist."""
 
     @abstractmethod
     def renew(self, pause: UUID, fence: int, seconds: float) -> bool:

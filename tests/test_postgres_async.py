@@ -15,7 +15,7 @@ from pauseledger.infrastructure.executor import Executor
 from pauseledger.infrastructure.pauses import ThreadedStreams
 from pauseledger.infrastructure.postgres import PostgresRecorder
 from pauseledger.infrastructure.postgres_async import PostgresStreams
-from pauseledger.infrastructure.store import Head, StreamConflict
+from pauseledger.infrastructure.store import StreamConflict
 from pauseledger.infrastructure.stories import ANSWER, Stage, asked
 from pauseledger.infrastructure.testing import RecorderConformance, TemporaryPostgres, refused, row
 from psycopg.conninfo import make_conninfo
@@ -45,10 +45,6 @@ class OverALoop(PostgresRecorder):
 
     def load(self, streams):
         return self.wait(self.streams.load(streams))
-
-    def head(self, stream):
-        newest = self.wait(self.streams.newest(stream))
-        return Head(newest.originator_version, newest.state[:36]) if newest else None
 
     def renew(self, pause, fence, seconds):
         return self.wait(self.streams.renew(pause, fence, seconds))
