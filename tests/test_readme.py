@@ -33,7 +33,7 @@ def test_the_code_in_the_readme_has_25_lines():
 
 
 def test_links_and_files_named_in_the_readme_are_there():
-    for name in re.findall(r"\b(?:docs|tests|domain|infrastructure)/[a-z_]*(?:\.md|/)?", README):
+    for name in re.findall(r"\b(?:docs|tests|domain|infrastructure)/(?:[a-z_/-]+\.md)?", README):
         assert (ROOT / name).exists(), name
     for name in re.findall(r"\b[a-z_]+\.py\b", README):
         assert list(ROOT.rglob(name)), name
