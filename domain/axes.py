@@ -17,7 +17,7 @@ Part = Annotated[str, StringConstraints(strict=True)]
 class Scope(BaseModel):
     """The tenant. Compared part by part; a part left out differs from an empty one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     tenant_id: Part
     sub_tenant_id: Part | None = None
@@ -31,7 +31,7 @@ class Scope(BaseModel):
 class Axes(BaseModel):
     """The four binding axes as somebody states them. None is an axis left unstated."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     scope: Scope | None
     session_id: Part | None

@@ -16,8 +16,8 @@ from .settlement import End
 from .turn import CheckpointReference, PausedTurn, Turn
 from .words import require_one_of, require_word
 
-#: A pause is routed to at most this many groups, and as many people.
-PEOPLE = 100
+#: A pause is routed to at most this many groups, and to as many people.
+PEOPLE = 256
 #: A note may have this many bytes.
 NOTE_BYTES = 64 * 1024
 #: A priority lies between this and its negative.
@@ -70,7 +70,7 @@ class Actor:
         for parameter, named in (("an actor's id", self.id), ("an actor's on_behalf_of", self.on_behalf_of)):
             if named is not None:
                 require_name(parameter, named)
-        if self.authenticated_at is not None and self.authenticated_at.tzinfo is None:
+        if self.authenticated_at is not None and getattr(self.authenticated_at, "tzinfo", None) is None:
             raise InteractionConfigurationError("an actor's authenticated_at has no time zone; pass an aware datetime")
 
 
@@ -133,6 +133,29 @@ class PauseCommand:
     occurrence: int = 0
     idempotency_key: str | None = field(default=None, repr=False)
     run_started: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Take nothing for what it is not."""
+        for name, kinds in _PAUSE_FIELDS.items():
+            if not isinstance(getattr(self, name), kinds):
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                raise InteractionConfigurationError(f"{name} must be of type {wanted}")
+
+
+_NONE = type(None)
+_PAUSE_FIELDS: dict[str, tuple[type, ...]] = {
+    "interaction": (str,),
+    "turn": (Turn, CheckpointReference),
+    "axes": (Axes,),
+    "on_lapse": (LapseAnswer, _NONE),
+    "routing": (Routing,),
+    "asked_by": (Actor, _NONE),
+    "agent": (Agent, _NONE),
+    "labels": (Mapping,),
+    "supersedes": (UUID, _NONE),
+    "idempotency_key": (str, _NONE),
+    "run_started": (datetime, _NONE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +260,9 @@ class SettleCommand:
     by: Actor | None = None
 
     def __post_init__(self) -> None:
-        """Take no free text for a type of error."""
+        """Take no free text for a type of error, and no pause that is none."""
+        if len(self.next) > PEOPLE or not all(isinstance(pause, UUID) for pause in self.next):
+            raise InteractionConfigurationError(f"next must list at most {PEOPLE} pauses by their UUIDs")
         if self.error_type is not None:
             require_word("error_type", self.error_type)
 

@@ -26,7 +26,7 @@ Moment = Annotated[AwareDatetime, PlainSerializer(rfc3339, when_used="json")]
 class Stored(BaseModel):
     """A part of a fact. Written strictly; read leniently: a field this version does not know is let pass."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
 
 class ActorRecord(Stored):

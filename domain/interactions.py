@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, get_args
 from pydantic import BaseModel, ConfigDict
 
 from .errors import InteractionConfigurationError
-from .strict_json import LARGEST, Unfit, write_and_parse
+from .strict_json import LARGEST, Unfit, canonical_of, parse, write_and_parse
 
 ASK_USER = "ask_user"
 APPROVAL = "approval"
@@ -156,32 +156,34 @@ class Registered:
             Objection: it does not fit; a `SchemaMismatch` says where.
         """
         given = self.request.validate(request)
-        prepared = _called("prepare_request", self.interaction.prepare_request, given)
-        return given if prepared is given else self.request.validate(_carried("prepare_request", prepared))
+        if self.interaction.prepare_request is _as_given:
+            return given
+        prepared = _called("prepare_request", self.interaction.prepare_request, _copy(given))
+        return self.request.validate(_carried("prepare_request", prepared))
 
     def judge(self, request: Any, response: Any) -> Verdict:
         """Hold a response against its schema and its request, and prove that it can be put into words.
 
         Whatever the host's functions raise objects here, before the answer is kept: an answer without words could
-        never be redeemed.
+        never be redeemed. Each is given data of its own, so that what it changes changes nothing.
 
         Raises:
             Objection: it does not fit; a `SchemaMismatch` says where.
         """
         valid = self.response.validate(response)
         if self.interaction.cross_check is not None:
-            found = _called("cross_check", self.interaction.cross_check, request, valid)
+            found = _called("cross_check", self.interaction.cross_check, _copy(request), _copy(valid))
             if found is not None:
                 raise Objection(found if _is_word(found) else "cross_check")
-        decision = _called("decision", self.interaction.decision, valid)
+        decision = _called("decision", self.interaction.decision, _copy(valid))
         if decision not in _DECISIONS:
             raise Objection("decision")
         if decision in ("approve", "edit"):
             if not (isinstance(request, dict) and isinstance(request.get("tool"), str)):
                 raise Objection("tool")
-            effective = _called("effective", self.interaction.effective, request, valid)
+            effective = _called("effective", self.interaction.effective, _copy(request), _copy(valid))
             return Verdict(valid, decision, _carried("effective", effective))
-        text = _called("as_text", self.interaction.as_text, valid)
+        text = _called("as_text", self.interaction.as_text, _copy(valid))
         if not isinstance(text, str):
             raise Objection("as_text")
         _carried("as_text", text)
@@ -237,6 +239,10 @@ class AskUserAnsweredEvent(BaseModel):
     selected_labels: list[str]
     has_other: bool
     time_to_answer_seconds: float
+
+
+def _copy(parsed: Any) -> Any:
+    return parse(canonical_of(parsed, limit=LARGEST), limit=LARGEST)
 
 
 def _called(rule: str, function: Callable[..., Any], *arguments: Any) -> Any:

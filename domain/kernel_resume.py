@@ -255,7 +255,8 @@ async def continuing(turn: ResumedTurn) -> AsyncIterator[Going]:
     claim = turn._claim  # noqa: SLF001 - the claim is this module's
     claim.enter()
     going = Going(turn)
-    renewing = asyncio.ensure_future(_renew(claim))
+    over = asyncio.Event()
+    renewing = asyncio.ensure_future(_renew(claim, over))
     try:
         yield going
     except BaseException as broke:
@@ -266,8 +267,9 @@ async def continuing(turn: ResumedTurn) -> AsyncIterator[Going]:
     else:
         await _unhurried(claim.settle(going.end, next=tuple(going.next)))
     finally:
+        # Told and not awaited: a cancellation can be swallowed by what a renewal waits for.
+        over.set()
         renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
 
 
 def answered_event(outcome: ResumeOutcome) -> AskUserAnsweredEvent | None:
@@ -376,14 +378,14 @@ def _cause(broke: BaseException) -> str:
     return "shutdown" if isinstance(broke, (KeyboardInterrupt, SystemExit)) else "error"
 
 
-async def _renew(claim: _Claim) -> None:
-    """Renew until cancelled, or until a newer claim has taken over; at once where the turn was entered late."""
+async def _renew(claim: _Claim, over: asyncio.Event) -> None:
+    """Renew until it is over, or until a newer claim has taken over; at once where the turn was entered late."""
     every = claim.capability.lease_seconds / RENEWALS
     due = claim.since + every
-    while True:
+    while not over.is_set():
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         due = time.monotonic() + every
-        if not await claim.renew():
+        if over.is_set() or not await claim.renew():
             return
 
 

@@ -36,7 +36,7 @@ from .errors import (
 from .facts import Abandoned, Consumed, PauseFact, Recovered
 from .outcomes import Outcomes, placed
 from .pause import Pause
-from .pausing import mint
+from .pausing import LONGEST_WINDOW, mint
 from .ports import Found
 from .recording import Refusing
 from .round import Attempt, Round
@@ -104,7 +104,9 @@ class Managing:
         kid = self.services.seal.minting_kid()
 
         def decide(round_: Round, pause: Pause, stamp: Stamp) -> list[PauseFact]:
-            if command.closes_in is not None and (type(command.closes_in) is not int or command.closes_in <= 0):
+            if command.closes_in is not None and (
+                type(command.closes_in) is not int or not 0 < command.closes_in <= LONGEST_WINDOW
+            ):
                 raise InteractionConfigurationError("closes_in must be a whole number of seconds above 0")
             closes = None if command.closes_in is None else timedelta(seconds=command.closes_in)
             if pause.is_open and round_.closed(pause, stamp.now):

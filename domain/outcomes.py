@@ -81,7 +81,11 @@ class Outcomes:
             return None
         interaction = self._interaction(pause)
         try:
-            return interaction.as_text(_read(response.clear()))
+            text = interaction.as_text(_read(response.clear()))
+            if isinstance(text, str):
+                strict_json.write(text, limit=READ_LIMIT)
+                return text
+            kind = f"a result of type {type(text).__name__}"
         except Exception as failed:  # noqa: BLE001 - it is the host's function
             kind = type(failed).__name__
         # Raised out here: what the host's function raised may quote the answer.

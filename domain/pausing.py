@@ -46,7 +46,7 @@ from .round import Round
 from .services import RELOADS, Services
 from .stamp import Stamp
 from .turn import TURN_BYTES, CheckpointReference, PausedTurn, ReservedCall, Turn
-from .turns import checkpoint_store
+from .turns import checkpoint_store, require_bytes
 from .words import is_word
 
 #: A window may be this long at most (seconds): a hundred years.
@@ -54,6 +54,8 @@ LONGEST_WINDOW = 100 * 366 * 24 * 3600
 LABELS = 16
 #: Every row of a round lists its calls: so many may a message reserve, and so many be paused.
 RESERVED = 256
+#: A month is 16 bits of an id, counted from 2020.
+MONTHS_KNOWN = range(2020, 7000)
 GATED = 64
 KEY_BYTES = 255
 OCCURRENCES = 2**32
@@ -140,6 +142,7 @@ class Pausing:
         text = await checkpoint_store(self.services, turn.store).read(turn)
         if text is None:
             raise PauseRejected("turn_missing", "the checkpoint named is not there; pass one that is recorded")
+        require_bytes(text)
         return Turn(turn.format, text), turn
 
     def _judge_all(self, commands: Sequence[PauseCommand], given: Turn, reference: CheckpointReference | None) -> Plan:
@@ -376,6 +379,8 @@ def _terms_of(paused_: Pause, epoch: int, closes_at: datetime) -> Terms:
 
 
 def _judge_command(command: PauseCommand) -> None:
+    if not isinstance(command, PauseCommand):
+        raise InteractionConfigurationError(f"a round is made of PauseCommands, not of {type(command).__name__}")
     require_stated(command.axes)
     for name in ("opens_in", "closes_in", "occurrence"):
         if not isinstance(getattr(command, name), int) or isinstance(getattr(command, name), bool):
@@ -384,8 +389,9 @@ def _judge_command(command: PauseCommand) -> None:
         raise PauseRejected("window_invalid", f"want 0 <= opens_in < closes_in <= {LONGEST_WINDOW} seconds")
     if not 0 <= command.occurrence < OCCURRENCES:
         raise PauseRejected("occurrence_invalid", f"want a whole number from 0 to {OCCURRENCES - 1}")
-    if command.run_started is not None and (command.run_started.tzinfo is None or command.run_started.year < 2020):  # noqa: PLR2004
-        raise PauseRejected("run_started_invalid", "want an aware datetime from 2020 on")
+    started = command.run_started
+    if started is not None and (started.tzinfo is None or started.year not in MONTHS_KNOWN):
+        raise PauseRejected("run_started_invalid", "want an aware datetime from 2020 to 7000")
     if (
         command.idempotency_key is not None
         and not 0 < len(_utf8("idempotency_key", command.idempotency_key)) <= KEY_BYTES
@@ -450,7 +456,7 @@ def _judge_reference(where: CheckpointReference) -> None:
     if not is_word(where.store):
         raise PauseRejected("checkpoint_invalid", "the checkpoint's store is a word of letters, digits and _.:/-")
     for part in (where.locator, where.version):
-        if not part.isprintable() or not 0 < len(require_text("the checkpoint", part)) <= AXIS_BYTES:
+        if not 0 < len(require_text("the checkpoint", part)) <= AXIS_BYTES or not part.isprintable():
             raise PauseRejected("checkpoint_invalid", f"its locator and version are printable, 1 to {AXIS_BYTES} bytes")
 
 
@@ -465,6 +471,8 @@ def _judge_answerable(turn: PausedTurn) -> None:
 
 
 def _text_of(turn: Turn) -> tuple[bytes, Any]:
+    if not isinstance(turn.messages, (bytes, str, list, tuple)):
+        raise PauseRejected("turn_broken", "the turn's messages are a list of entries, or its JSON as bytes or text")
     if isinstance(turn.messages, (bytes, str)):
         entries = strict_json.parse(turn.messages, limit=TURN_BYTES)
         return turn.messages.encode() if isinstance(turn.messages, str) else bytes(turn.messages), entries

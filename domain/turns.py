@@ -53,9 +53,20 @@ async def _text(services: Services, record: TurnRecord, pause_id: UUID) -> bytes
     text = await store.read(where)
     if text is None:
         raise TurnMissing(pause_id)
+    require_bytes(text)
     if hashlib.sha256(text).hexdigest() != record.digest:
         raise TurnMismatch(pause_id)
     return text
+
+
+def require_bytes(text: object) -> None:
+    """Check what a checkpoint port gave.
+
+    Raises:
+        InteractionConfigurationError: it is not bytes.
+    """
+    if not isinstance(text, bytes):
+        raise InteractionConfigurationError(f"a checkpoint port gives bytes or None, not {type(text).__name__}")
 
 
 def checkpoint_store(services: Services, name: str) -> Checkpoints:

@@ -13,7 +13,13 @@ from eventsourcing.application import Application
 from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from eventsourcing.utils import Environment, EnvType
 
-from ..domain.errors import LedgerCorrupt, LedgerTooNew, StoreUnavailable, VersionConflict
+from ..domain.errors import (
+    InteractionConfigurationError,
+    LedgerCorrupt,
+    LedgerTooNew,
+    StoreUnavailable,
+    VersionConflict,
+)
 from ..domain.facts import Fact, Paused, Refused
 from ..domain.pause import Pause, PauseFact, replay
 from ..domain.ports import Found, Tail
@@ -150,6 +156,7 @@ class EventSourcedPauses:
         self._leeway = leeway
         self._clock = StoreClock()
         self._epoch = epoch
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._reading: dict[UUID, _Reading] = {}
         self._appending: dict[tuple[UUID, int], asyncio.Future[None]] = {}
         self._written: OrderedDict[UUID, int] = OrderedDict()
@@ -169,6 +176,7 @@ class EventSourcedPauses:
 
         Of many that ask for one pause at once, all who asked before a read began share what it finds.
         """
+        self._stay()
         reading = self._reading.setdefault(pause_id, _Reading())
         wanted = reading.begun + 1
         reading.askers += 1
@@ -205,6 +213,7 @@ class EventSourcedPauses:
             VersionConflict: a stream went on meanwhile.
             StoreUnavailable: the store could not speak, or another rule of it objected.
         """
+        self._stay()
         places = [(fact.originator_id, fact.originator_version) for fact in facts]
         while ahead := [self._appending[place] for place in places if place in self._appending]:
             # Somebody here is writing that version.
@@ -222,6 +231,18 @@ class EventSourcedPauses:
             for place in places:
                 self._appending.pop(place, None)
         return appended
+
+    def _stay(self) -> None:
+        """Its locks and connections are of one event loop.
+
+        Raises:
+            InteractionConfigurationError: another loop asks.
+        """
+        here = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = here
+        elif self._loop is not here:
+            raise InteractionConfigurationError("the ledger belongs to another event loop; open one in each")
 
     def _remember(self, places: Iterable[tuple[UUID, int]]) -> None:
         for stream, version in places:

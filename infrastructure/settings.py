@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import platformdirs
 
@@ -60,9 +61,9 @@ class LedgerSettings:
     pool_timeout: float = 10.0
 
     def __post_init__(self) -> None:
-        for name, least in (("leeway", 0), ("lease", 1), ("threads", 1)):
-            if type(getattr(self, name)) is not int or getattr(self, name) < least:
-                raise InteractionConfigurationError(f"{name} must be a whole number from {least} up")
+        for name, least, most in (("leeway", 0, 86_400), ("lease", 1, 30 * 86_400), ("threads", 1, 1000)):
+            if type(getattr(self, name)) is not int or not least <= getattr(self, name) <= most:
+                raise InteractionConfigurationError(f"{name} must be a whole number from {least} to {most}")
         unknown = set(self.optional_axes) - set(AXES)
         if unknown:
             raise InteractionConfigurationError(
@@ -73,7 +74,7 @@ class LedgerSettings:
 def store_url(given: str | None) -> str:
     """Tell which store is meant: the one given, what `PAUSELEDGER_STORE` names, or a file of the user's."""
     named = given or os.environ.get(STORE_VARIABLE)
-    return named or f"sqlite:///{Path(platformdirs.user_data_dir(APPLICATION)) / 'ledger.db'}"
+    return named or f"sqlite:///{quote(str(Path(platformdirs.user_data_dir(APPLICATION)) / 'ledger.db'))}"
 
 
 def keys_directory(given: Path | None) -> Path:

@@ -356,7 +356,11 @@ class SQLiteRecorder(LedgerRecorder):
             for folder in reversed(self._path.parents):
                 if not folder.exists():
                     folder.mkdir(mode=0o700, exist_ok=True)
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+            # Only a file that is not there: closing a descriptor of one that is drops every lock this process has on
+            # it (POSIX), and another process would take the log away under the connections that are open.
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            return
         except OSError as error:
             raise StoreUnavailable(f"the SQLite file cannot be opened: {error.strerror}") from None
 

@@ -54,6 +54,7 @@ class Ledger:
         self._settings = settings
         self._registry = registry
         self._executor: Executor | None = None
+        self._rules: Executor | None = None
         self._recorder: LedgerRecorder | None = None
         self._opened: tuple[HumanInteractionCapability, EventSourcedPauses, Services] | None = None
         self._switches: LedgerSwitches | None = None
@@ -61,6 +62,7 @@ class Ledger:
 
     async def __aenter__(self) -> Self:
         self._executor = Executor(self._settings.threads)
+        self._rules = Executor(self._settings.threads)
         try:
             self._opened = await self._executor(self._open)
             assert self._recorder is not None  # noqa: S101 - opened with it
@@ -192,6 +194,7 @@ class Ledger:
         self._recorder = recorder = self._store()
         identity = recorder.identity()
         assert self._executor is not None  # noqa: S101 - made on entry
+        assert self._rules is not None  # noqa: S101 - made on entry
         pauses = EventSourcedPauses(
             recorder,
             self._executor,
@@ -213,7 +216,7 @@ class Ledger:
             interactions=interactions,
             transcripts=transcripts,
             journal=StructuredJournal(),
-            off_loop=self._executor,
+            off_loop=self._rules,
             writer=f"pauseledger/{product_version()}",
             holder=tags.tag("holder", socket.gethostname(), str(os.getpid()), secrets.token_bytes(8)),
             checkpoints=dict(settings.checkpoints),
@@ -227,9 +230,12 @@ class Ledger:
         return open_recorder(self._url, self._settings)
 
     async def _close(self) -> None:
-        executor, recorder, views = self._executor, self._recorder, self._views
+        executor, rules, recorder, views = self._executor, self._rules, self._recorder, self._views
         pauses = self._opened[1] if self._opened else None
-        self._opened = self._executor = self._recorder = self._views = None
+        self._opened = self._executor = self._rules = self._recorder = self._views = None
+        if rules is not None:
+            # A host's rule that never ends is not waited for.
+            rules.close(wait=False)
         if executor is not None:
             if views is not None:
                 await views.close()
@@ -303,6 +309,10 @@ def sqlite_path(url: str) -> Path:
     """Read the path of a file out of a store's URL."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
+    if parts.query or parts.fragment or "\0" in path:
+        raise InteractionConfigurationError(
+            "a SQLite store's URL has no query and no fragment; write `?` as %3F and `#` as %23 in a path"
+        )
     if parts.netloc or not path:
         raise InteractionConfigurationError(
             "a SQLite store is `sqlite:///relative/path` or `sqlite:////absolute/path`; the path is missing"
