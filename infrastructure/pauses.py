@@ -176,7 +176,7 @@ class EventSourcedPauses:
 
         Of many that ask for one pause at once, all who asked before a read began share what it finds.
         """
-        self._stay()
+        self.stay()
         reading = self._reading.setdefault(pause_id, _Reading())
         wanted = reading.begun + 1
         reading.askers += 1
@@ -213,7 +213,7 @@ class EventSourcedPauses:
             VersionConflict: a stream went on meanwhile.
             StoreUnavailable: the store could not speak, or another rule of it objected.
         """
-        self._stay()
+        self.stay()
         places = [(fact.originator_id, fact.originator_version) for fact in facts]
         while ahead := [self._appending[place] for place in places if place in self._appending]:
             # Somebody here is writing that version.
@@ -232,8 +232,8 @@ class EventSourcedPauses:
                 self._appending.pop(place, None)
         return appended
 
-    def _stay(self) -> None:
-        """Its locks and connections are of one event loop.
+    def stay(self) -> None:
+        """Belong to the running event loop: locks and connections are of one.
 
         Raises:
             InteractionConfigurationError: another loop asks.

@@ -65,6 +65,7 @@ class Ledger:
         self._rules = Executor(self._settings.threads)
         try:
             self._opened = await self._executor(self._open)
+            self._opened[1].stay()
             assert self._recorder is not None  # noqa: S101 - opened with it
             apart = self._settings.views
             views = self._recorder if apart is None else open_views(apart, self._settings)
