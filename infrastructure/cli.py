@@ -35,6 +35,7 @@ from .cli_inputs import Inputs, Named, Place, TokenArgument, Where, grouped, the
 from .cli_keys import keys
 from .cli_shapes import (
     DONE,
+    FAULT,
     Outcome,
     broken,
     failed,
@@ -91,6 +92,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         # Whoever read has gone; what was done is done. The interpreter would complain once more on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, AttributeError):
+        # A full disk, or no output at all: what was done is done, and nobody was told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.write(2, b"what this came to could not be written to the output; repeat the command to be told\n")
+        return FAULT
     return outcome.exit_code
 
 

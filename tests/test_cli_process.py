@@ -105,3 +105,17 @@ def test_a_reader_that_walks_away_is_no_fault(pauseledger, tmp_path):
     complaint = process.stderr.read()
     process.stderr.close()
     assert (process.wait(60), complaint) == (0, b"")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_output_that_takes_nothing_is_told_and_not_traced(tmp_path, more):
+    start = [sys.executable, "-c", "from pauseledger.infrastructure.cli import main; main()", "keys"]
+    env = {**os.environ, "PAUSELEDGER_KEYS_DIR": str(tmp_path / "keys")}
+    subprocess.run([*start, "new"], env=env, check=True, capture_output=True)
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [*start, "list", *more], env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert run.returncode == 1
+    assert "repeat the command" in run.stderr
+    assert "Traceback" not in run.stderr
