@@ -732,6 +732,8 @@ class PauseMachine(RuleBasedStateMachine):
         self.real = Real(self.model)
         # Every conflict is the store's to tell here: the model knows nothing of what a process remembers.
         self.held.enter_context(mock.patch.object(pauses, "REMEMBERED", 0))
+        # Others act in the middle of an append, on a loop of their own while this one stands still.
+        self.held.enter_context(mock.patch.object(pauses.EventSourcedPauses, "stay", lambda _: None))
         self.held.enter_context(mock.patch.object(StoreClock, "now", lambda _: self.clock.now))
         self.runner = self.held.enter_context(asyncio.Runner())
         self.stores = self.recorders(folder)
