@@ -83,7 +83,10 @@ class TokenForged(Refusal):
     """Our prefix, but not our seal: a wrong checksum, version, key, ledger or audience."""
 
     reason, axis, step = "token_forged", "token", 1
-    says = "the token does not open under any key of this ledger; ask the host for the token it was given"
+    says = (
+        "the token does not open here: it is of another ledger or store, its key is missing here or retired, or it "
+        "was altered; check the store and the keys (PAUSELEDGER_KEYS_DIR), else have it minted again"
+    )
 
 
 class TokenExpired(Refusal):
@@ -230,7 +233,7 @@ class AlreadyAnswered(Refusal):
     """Another answer was given first."""
 
     reason, axis, step = "already_answered", "consumption", 6
-    says = "another answer was given first; redeem the stored one with STORED"
+    says = "another answer was given first; redeem the stored one with STORED (--stored)"
 
     def __init__(
         self, pause_id: UUID | None = None, *, at: datetime | None = None, by: str | None = None, recorded: bool = False

@@ -228,6 +228,7 @@ class Redemption:
             key=self._key(),
             by=self.services.record_of(self.command.answered_by),
             token=token_record(self.services, opened),
+            presented=opened.pause_id,
         )
 
     def _key(self) -> str | None:

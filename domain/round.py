@@ -23,7 +23,7 @@ class GivenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What an attempt at consuming says about itself, beside the answer."""
+    """What an attempt at consuming says about itself, beside the answer; `presented` is the pause its token is for."""
 
     origin: Literal["redeem", "ready", "lapse"]
     lease_seconds: int
@@ -32,6 +32,7 @@ class Attempt:
     key: str | None = None
     by: ActorRecord | None = None
     token: TokenRecord | None = None
+    presented: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def _consumed(pause: Pause, settled: Round, stamp: Stamp, attempt: Attempt) -> C
         unstated_axes=attempt.unstated_axes,
         key=attempt.key,
         by=_copy(attempt.by),
-        token=attempt.token,
+        token=attempt.token if pause.id == attempt.presented else None,
         origin=attempt.origin,
     )
 

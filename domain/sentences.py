@@ -144,7 +144,9 @@ def _answered(fact: Answered) -> str:
 
 
 def _consumed(fact: Consumed) -> str:
-    who = f"{_actor(fact.by, 'somebody unnamed')} {_ORIGINS[fact.origin]}"
+    by_another = fact.origin == "redeem" and fact.siblings and fact.token is None
+    how = "consumed the pause by redeeming another token of its round" if by_another else _ORIGINS[fact.origin]
+    who = f"{_actor(fact.by, 'somebody unnamed')} {how}"
     if fact.claim is not None:
         return f"{who}; the turn is owed under claim {fact.claim.fence}, leased for {fact.claim.lease_seconds} s"
     if fact.lead != fact.pause:
