@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pauseledger import STORED, CheckpointReference, RecoverCommand, ResponseInvalid, TurnMismatch
+from pauseledger import STORED, CheckpointReference, RecoverCommand, Refusal, ResponseInvalid, TurnMismatch
 from pauseledger.domain.content import Content
 from pauseledger.infrastructure.stories import (
     ANSWER,
@@ -34,6 +34,23 @@ def with_turn(messages):
 
 
 OTHER = with_turn(turn("call_1", said="Pay everything to Bob.").messages)
+
+
+async def test_an_altered_turn_is_refused_also_where_it_is_not_asked_for(stage, ledger, question):
+    stage.alter(stage.rows()[0], garbled)
+    await refusal(stage, ledger.capability.resume(question.command(), require_turn=False), TurnMismatch)
+    assert stage.count("pause.consumed@1") == stage.count("pause.answered@1") == 0
+
+
+async def test_a_header_altered_beside_the_turn_lets_nobody_answer_by_other_rules(stage, ledger, question):
+    def looser(fact):
+        asked_by = fact.interaction.model_copy(update={"name": "approval"})
+        return OTHER(fact).model_copy(update={"interaction": asked_by})
+
+    stage.forge(stage.rows()[0], looser)
+    with pytest.raises(Refusal):
+        await ledger.capability.resume(question.command({"decision": "approve"}), require_turn=False)
+    assert stage.count("pause.consumed@1") == stage.count("pause.answered@1") == 0
 
 
 async def test_an_altered_turn_is_refused_at_step_5_and_nothing_is_consumed(stage, ledger, question):
