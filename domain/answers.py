@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from .errors import InteractionConfigurationError
-from .interactions import APPROVAL, ASK_USER, CompileSchema, Decision, Interaction, SchemaMismatch
+from .facts import Decision
+from .interactions import APPROVAL, ASK_USER, CompileSchema, Interaction, SchemaMismatch
 from .strict_json import digest
 
 _TEXT = {"type": "string", "minLength": 1}

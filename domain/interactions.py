@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from .errors import InteractionConfigurationError
+from .facts import Decision
 from .strict_json import LARGEST, Unfit, canonical_of, parse, write_and_parse
 
 ASK_USER = "ask_user"
@@ -19,8 +20,6 @@ VALUE_BYTES = 256 * 1024
 _NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 _POINTER = re.compile(r"(/[A-Za-z0-9_.$-]{1,64}){1,16}")
 
-#: What kind of answer a response is, as stored.
-Decision = Literal["answer", "approve", "edit", "reject", "respond"]
 _DECISIONS = get_args(Decision)
 
 #: A pydantic model, or a JSON Schema (Draft 2020-12 unless its `$schema` says otherwise).

@@ -200,7 +200,7 @@ class Pausing:
     async def _found_again(self, plan: Plan, found: Found, stamp: Stamp) -> tuple[PauseReceipt, ...]:
         round_ = found.round
         assert round_ is not None  # noqa: S101 - the caller found it
-        _judge_unaltered(found)
+        found.require_whole()
         if _is_over(round_, stamp.now):
             state = round_.lead.state if round_.lead.state != "open" else "lapsed"
             raise PauseClosed(round_.lead.id, state, await self._next_occurrence(plan, stamp))
@@ -270,7 +270,6 @@ class Pausing:
             at=stamp.now,
             attempt=stamp.attempt,
             writer=stamp.writer,
-            trace=stamp.trace,
             session_id=command.axes.session_id or "",
             run_id=command.axes.run_id or "",
             call_id=one.call.address,
@@ -317,7 +316,7 @@ class Pausing:
         found = await self.services.pauses.find(old)
         if found.round is None:
             raise PauseRejected("supersedes_unknown", "the pause to supersede is not in this store")
-        _judge_unaltered(found)
+        found.require_whole()
         named = found.round.of(old).paused
         if (named.scope, named.session_id) != (plan.command.axes.scope, plan.command.axes.session_id):
             raise PauseRejected("supersedes_foreign", "the pause to supersede is of another scope or session")
@@ -346,17 +345,6 @@ class Pausing:
 def mint(services: Services, pause: Pause, closes_at: datetime) -> Minted:
     """Mint a token of a stored pause's newest generation."""
     return services.seal.mint(_terms_of(pause, services.pauses.epoch(), closes_at))
-
-
-def _judge_unaltered(found: Found) -> None:
-    """Mint nothing for rows that are not what was written.
-
-    Raises:
-        LedgerCorrupt: one of them is not, and where.
-    """
-    for stream, versions in found.altered.items():
-        if versions:
-            raise LedgerCorrupt(stream, versions[0], "the row is not what was written")
 
 
 def _terms_of(paused_: Pause, epoch: int, closes_at: datetime) -> Terms:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from .envelope import Opened, Terms
+from .errors import LedgerCorrupt
 from .facts import Fact, Refused
 from .round import Round
 from .turn import CheckpointReference
@@ -29,6 +30,16 @@ class Found:
     epoch: int
     now: datetime
     altered: Mapping[UUID, tuple[int, ...]]
+
+    def require_whole(self, *, beside: UUID | None = None) -> None:
+        """Build nothing on rows that are not what was written; `beside` is a stream that is judged elsewhere.
+
+        Raises:
+            LedgerCorrupt: one of them is not, and where.
+        """
+        for stream, versions in self.altered.items():
+            if versions and stream != beside:
+                raise LedgerCorrupt(stream, versions[0], "the row is not what was written")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,6 @@ class Refusing:
             at=at,
             attempt=self.stamp.attempt,
             writer=self.stamp.writer,
-            trace=self.stamp.trace,
             step=refusal.step,
             axis=refusal.axis,
             reason=refusal.reason,

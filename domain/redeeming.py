@@ -154,7 +154,7 @@ class Redemption:
             if not _same_turn(found.round.lead.paused, opened):
                 raise TurnMismatch(pause.id)
             await self._read_turn(found, pause)
-        _judge_others(found, pause)
+        found.require_whole(beside=pause.id)
         return self._decide(opened, found, stamp)
 
     async def _judge_late(self, opened: Opened, found: Found) -> None:
@@ -371,19 +371,6 @@ def _judge_request(pause: Pause, opened: Opened, found: Found) -> bool:
 def _same_turn(paused: Paused, opened: Opened) -> bool:
     """Tell whether a row names the turn that the token was minted for; of a round, the lead's row holds it."""
     return bytes.fromhex(paused.turn.digest)[:DIGEST_BYTES] == opened.terms.turn_digest
-
-
-def _judge_others(found: Found, pause: Pause) -> None:
-    """Consume no round whose other streams are not what was written.
-
-    Raises:
-        LedgerCorrupt: one of them is not, and where.
-    """
-    assert found.round is not None  # noqa: S101 - step 3 judged it
-    for other in found.round.pauses:
-        altered = found.altered.get(other.id, ())
-        if altered and other.id != pause.id:
-            raise LedgerCorrupt(other.id, altered[0], "the row is not what was written")
 
 
 def _says_the_same(paused: Paused, opened: Opened) -> bool:

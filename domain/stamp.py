@@ -27,7 +27,6 @@ class Stamp:
     attempt: UUID
     writer: str
     holder: str
-    trace: str | None = None
 
     def write(self, after: Pause, kind: type[F], **fields: Any) -> F:
         """Write the next fact of a pause's stream. Time never goes back within it."""
@@ -41,6 +40,5 @@ class Stamp:
             at=max(self.now, after.at),
             attempt=self.attempt,
             writer=self.writer,
-            trace=self.trace,
             **fields,
         )

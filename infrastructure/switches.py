@@ -104,7 +104,6 @@ class LedgerSwitches:
             at=max(stamp.now, last.at) if last else stamp.now,
             attempt=stamp.attempt,
             writer=stamp.writer,
-            trace=stamp.trace,
             surface=surface,
             on=on,
             by=record,

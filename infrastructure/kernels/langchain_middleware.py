@@ -12,7 +12,8 @@ from langgraph.types import Interrupt
 
 from ...domain.answers import ASK_USER_REQUEST
 from ...domain.errors import InteractionConfigurationError
-from ...domain.interactions import ASK_USER, Decision, Interaction
+from ...domain.facts import Decision
+from ...domain.interactions import ASK_USER, Interaction
 from . import Gate
 
 #: What stands between the namespaces of a graph and of one that runs within it.
