@@ -188,7 +188,7 @@ def tiled(read: ReadTile, size: int) -> Node:
 
 
 class Edge:
-    """The right edge of a growing tree: the tile of each row that is not full. Enough to add leaves, and for the root."""
+    """The right edge of a growing tree: the tile of each row that is not full. Enough to add leaves, and for a root."""
 
     def __init__(self, size: int = 0, rows: Sequence[Sequence[bytes]] = ()) -> None:
         self.size = size

@@ -1,8 +1,7 @@
 """Signed notes, tree heads and proofs as text: C2SP signed-note, tlog-checkpoint and tlog-proof, with Ed25519.
 
 https://c2sp.org/signed-note, https://c2sp.org/tlog-checkpoint, https://c2sp.org/tlog-proof. A verifier's key is one
-line, `name+id+key`, as golang.org/x/mod/sumdb/note writes it. Witnesses may add signatures of their own; those of unknown
-keys are passed over.
+line, X
 """
 
 import base64
