@@ -1,4 +1,4 @@
-"""What the kernels have in common: which calls wait for a person, and what a run hands back."""
+"""What the kernels have in common: which calls wait for a person, what a tool is told, and what a run hands back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from ...domain.axes import Axes
-from ...domain.commands import DEFAULT_WINDOW, LapseAnswer, PauseCommand, PauseReceipt, Routing
+from ...domain.commands import DEFAULT_WINDOW, Dispatch, LapseAnswer, PauseCommand, PauseReceipt, Routing
 from ...domain.interactions import APPROVAL
 from ...domain.turn import CheckpointReference, Turn
 
@@ -48,6 +48,24 @@ class Gate:
             routing=self.routing,
             supersedes=supersedes,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SideEffect:
+    """What a tool keys the side effect of a call by that a person let through.
+
+    Attributes:
+        idempotency_key: The pause's own, the same in every recovery.
+        fence: The claim's; a higher one ends a lower one.
+    """
+
+    idempotency_key: str = field(repr=False)
+    fence: int
+
+
+def side_effects(dispatch: Sequence[Dispatch], fence: int) -> dict[str, SideEffect]:
+    """Tell, by call id, what the tools of these calls are told."""
+    return {call.interrupt_id: SideEffect(call.idempotency_key, fence) for call in dispatch}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +25,7 @@ from ...domain.commands import Dispatch
 from ...domain.errors import InteractionConfigurationError
 from ...domain.rehydration import NOT_ANSWERED
 from ...domain.turn import CheckpointReference, Entry, Turn
-from . import Ended, Gate
+from . import Ended, Gate, SideEffect, side_effects
 from .langchain_middleware import TOOL_APPROVAL, gated, let_through, open_calls, requested
 
 FORMAT = "langchain"
@@ -34,37 +33,13 @@ FORMAT = "langchain"
 EFFECTS = "pauseledger"
 
 
-@dataclass(frozen=True, slots=True)
-class SideEffect:
-    """What a tool keys its side effect by.
+def side_effect(tool_call_id: str) -> SideEffect | None:
+    """Tell, inside a tool, what to key its side effect by; None where nobody was asked about the call.
 
-    Attributes:
-        idempotency_key: The dispatched call's own, else the turn's; the same in every recovery. None where nothing was
-            paused yet.
-        fence: The claim's; a higher one ends a lower one. 0 where nothing was paused yet.
-        dispatched: Whether a person let this very call through.
+    LangChain injects the id (`InjectedToolCallId`, or `ToolRuntime`).
     """
-
-    idempotency_key: str | None = field(default=None, repr=False)
-    fence: int = 0
-    dispatched: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Effects:
-    idempotency_key: str | None = field(repr=False)
-    fence: int
-    dispatch: Mapping[str, Dispatch] = field(repr=False)
-
-
-def side_effect(tool_call_id: str) -> SideEffect:
-    """Tell, inside a tool, what to key its side effect by. LangChain injects the id (`InjectedToolCallId`)."""
-    effects = get_config()["configurable"].get(EFFECTS)
-    if effects is None:
-        return SideEffect()
-    own = effects.dispatch.get(tool_call_id)
-    key = effects.idempotency_key if own is None else own.idempotency_key
-    return SideEffect(key, effects.fence, dispatched=own is not None)
+    effects: Mapping[str, SideEffect] = get_config()["configurable"].get(EFFECTS, {})
+    return effects.get(tool_call_id)
 
 
 class LangChainKernel:
@@ -142,14 +117,13 @@ class LangChainKernel:
         history: Sequence[Entry] = (),
         dispatch: Sequence[Dispatch] = (),
         fence: int = 0,
-        idempotency_key: str | None = None,
+        idempotency_key: str | None = None,  # noqa: ARG002 - a delegate that dispatches is told; calls have their own
         supersedes: UUID | None = None,
         state: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AsyncGenerator[Any, None]:
-        effects = _Effects(idempotency_key, fence, {call.interrupt_id: call for call in dispatch})
-        config = _configured(config or {}, session_id, effects)
+        config = _configured(config or {}, session_id, side_effects(dispatch, fence))
         going = messages_from_dict(list(history))
         values = {**(state or {}), **await self._dispatched(going, dispatch, state or {}, config, options)}
         messages = await self._entered(going, values.pop("messages", []), prompt, config)
@@ -268,7 +242,7 @@ class LangChainKernel:
         return CheckpointReference(FORMAT, self._checkpoints, where["thread_id"], where["checkpoint_id"])
 
 
-def _configured(config: Mapping[str, Any], session_id: str, effects: _Effects) -> dict[str, Any]:
+def _configured(config: Mapping[str, Any], session_id: str, effects: Mapping[str, SideEffect]) -> dict[str, Any]:
     return {**config, "configurable": {"thread_id": session_id, **config.get("configurable", {}), EFFECTS: effects}}
 
 

@@ -1,4 +1,5 @@
 """The delegate over an OpenAI Agents SDK agent: interruptions become a round, the run state goes with the turn."""
+# ruff: noqa: SLF001 - what the SDK would still do, and what a tool is, stands in no public attribute
 
 import asyncio
 import copy
@@ -6,18 +7,20 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from agents import (
     Agent,
     FunctionTool,
+    MCPApprovalResponseItem,
     RunContextWrapper,
     Runner,
     RunResultStreaming,
     RunState,
     ToolApprovalItem,
+    ToolCallOutputItem,
 )
 from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext
@@ -30,25 +33,12 @@ from ...domain.interactions import ASK_USER
 from ...domain.rehydration import NOT_ANSWERED
 from ...domain.strict_json import digest
 from ...domain.turn import Entry, Turn
-from . import Ended, Gate
+from ..transcripts.openai_responses import ANSWERING
+from . import Ended, Gate, SideEffect, side_effects
 
 FORMAT = "openai-responses"
 #: The type of the turn's first entry, which holds the serialised run state. No provider knows it, and none is shown it.
 RUN_STATE = "openai_agents.run_state"
-
-
-@dataclass(frozen=True, slots=True)
-class SideEffect:
-    """What a tool keys the side effect of a call by that a person let through.
-
-    Attributes:
-        idempotency_key: The pause's own, the same in every recovery.
-        fence: The claim's; a higher one ends a lower one.
-    """
-
-    idempotency_key: str = field(repr=False)
-    fence: int
-
 
 #: Of the run under way, by call id. Tools run in tasks of their own, and tasks take a copy of it along.
 _effects: ContextVar[Mapping[str, SideEffect]] = ContextVar("pauseledger_openai_agents_effects")
@@ -166,7 +156,7 @@ class OpenAIAgentsKernel:
         supersedes: UUID | None = None,
         **options: Any,
     ) -> _Entered:
-        effects = {call.interrupt_id: SideEffect(call.idempotency_key, fence) for call in dispatch}
+        effects = side_effects(dispatch, fence)
         kept, items = _parted(history)
         given: str | list[Any] | RunState[Any, Any]
         if kept is None and dispatch:
@@ -175,7 +165,7 @@ class OpenAIAgentsKernel:
                 "with_results"
             )
         if kept is not None:
-            given = await self._restored(kept, options.pop("context", None), _said(items), dispatch, effects)
+            given = await self._restored(kept, options.pop("context", None), items, dispatch, effects)
             if prompt:
                 given.add_input(prompt)
         else:
@@ -187,23 +177,24 @@ class OpenAIAgentsKernel:
         self,
         kept: dict[str, Any],
         context: Any,
-        said: Mapping[str, Any],
+        items: Sequence[Any],
         dispatch: Sequence[Dispatch],
         effects: Mapping[str, SideEffect],
     ) -> RunState[Any, Any]:
-        """Bring the run state back, with a decision on each of its interruptions."""
+        """Bring the run state back, with a decision on each of its interruptions, and nothing else left to run."""
         wrapper = RunContextWrapper(kept["context"].get("context") if context is None else context)
         state = await RunState.from_json(self._agent, copy.deepcopy(kept), context_override=wrapper)
-        let_through = {call.interrupt_id: call for call in dispatch}
+        let_through, said = {call.interrupt_id: call for call in dispatch}, _answers(items)
         for item in state.get_interruptions():
             call_id = _call_id(item)
             allowed = let_through.get(call_id)
             if allowed is None:
-                state.reject(item, rejection_message=_text_of(said[call_id]))
+                state.reject(item, rejection_message=_text_of(said[call_id]["output"]))
             elif digest(_arguments(item)) == allowed.digest:
                 state.approve(item)
             else:
                 state.reject(item, rejection_message=await _ran(item, allowed, wrapper, effects))
+        _withhold(state, items)
         return state
 
     # Coming out
@@ -224,6 +215,26 @@ class OpenAIAgentsKernel:
         gate = self._gates.get(name, self._approvals)
         axes = entered.axes.model_copy(update={"call_id": _call_id(item)})
         return gate.command(gate.request(name, _arguments(item)), turn=turn, axes=axes, supersedes=entered.supersedes)
+
+
+def _withhold(state: RunState[Any, Any], items: Sequence[Any]) -> None:
+    """Take what stood beside the interruptions out of what the SDK would still do, and put its observation there.
+
+    The SDK keeps the handoffs and hosted approvals of a stopped message for when it goes on, and does them then,
+    whatever was answered; nothing public says no to them. What its items hold as answered is not done again.
+    """
+    left, owner = state._last_processed_response, state._current_agent
+    if left is None or owner is None:
+        raise InteractionConfigurationError("this run state stands at no response; it was not written by a stop")
+    said = _answers(items)
+    for handed in left.handoffs:
+        output = said[handed.tool_call.call_id]
+        state._generated_items.append(ToolCallOutputItem(owner, output, output["output"]))
+    for request in left.mcp_approval_requests:
+        response = MCPApprovalResponseItem(owner, said[request.request_item.id])
+        state._generated_items.append(response)
+        state._session_items.append(response)
+    left.handoffs, left.mcp_approval_requests = [], []
 
 
 async def _stopped(result: RunResultStreaming, stream: Any) -> None:
@@ -264,13 +275,15 @@ def _message(prompt: str) -> list[Any]:
     return [{"role": "user", "content": prompt}] if prompt else []
 
 
-def _said(items: Sequence[Any]) -> dict[str, Any]:
-    return {item["call_id"]: item["output"] for item in items if item.get("type") == "function_call_output"}
+def _answers(items: Sequence[Any]) -> dict[str, Any]:
+    """Find the item that answers a call, by the call."""
+    answering = (item for item in items if item.get("type") in ANSWERING)
+    return {item.get("call_id") or item["approval_request_id"]: item for item in answering}
 
 
 def _left_open(items: Sequence[Any]) -> list[Any]:
     """Answer what a stop left open that the user talked past; providers reject a call without an output."""
-    done = _said(items)
+    done = _answers(items)
     calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
     return [
         {"type": "function_call_output", "call_id": call_id, "output": NOT_ANSWERED}
@@ -280,7 +293,7 @@ def _left_open(items: Sequence[Any]) -> list[Any]:
 
 
 def _require_own(interruptions: Sequence[ToolApprovalItem], items: Sequence[Any]) -> None:
-    own = {item["call_id"] for item in items if item.get("type") == "function_call"} - _said(items).keys()
+    own = {item["call_id"] for item in items if item.get("type") == "function_call"} - _answers(items).keys()
     if not all(_call_id(item) in own for item in interruptions):
         raise InteractionConfigurationError(
             "the run stopped at what is no call of a function tool of its own: gate the tool that runs an inner agent "
@@ -337,4 +350,4 @@ async def _ran(
 
 def _is_more_than_a_function(tool: FunctionTool) -> bool:
     guarded = tool.tool_input_guardrails or tool.tool_output_guardrails
-    return bool(guarded) or tool._is_agent_tool  # noqa: SLF001 - the SDK tells it nowhere else
+    return bool(guarded) or tool._is_agent_tool

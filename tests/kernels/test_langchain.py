@@ -101,13 +101,13 @@ class World:
             """Deploy the release."""
             effect = side_effect(runtime.tool_call_id)
             self.runs.append(("deploy", to, effect))
-            self.effects[effect.idempotency_key or runtime.tool_call_id] = to
+            self.effects[effect.idempotency_key] = to
             return f"deployed to {to}"
 
         @tool
-        def look() -> str:
+        def look(runtime: ToolRuntime) -> str:
             """Look around."""
-            self.runs.append(("look", None, None))
+            self.runs.append(("look", None, side_effect(runtime.tool_call_id)))
             return "all quiet"
 
         return [deploy, look, ask_user_tool()]
@@ -310,7 +310,7 @@ async def test_an_approved_call_runs_once_under_its_own_key_and_fence(memory, st
     answer = {"decision": "approve"} if stopper == "middleware" else {"type": "approve"}
     await resume_run(host.kernel, await host.redeem(ended, answer))
     ((name, to, effect),) = host.world.runs
-    assert (name, to, effect.dispatched, effect.fence) == ("deploy", "prod", True, 1)
+    assert (name, to, effect.fence) == ("deploy", "prod", 1)
     assert effect.idempotency_key == str(ended.paused[0].pause_id)
     assert results(host.model.seen[1]) == {"c1": "deployed to prod"}
 

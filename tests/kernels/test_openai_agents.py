@@ -15,10 +15,11 @@ import pytest
 pytest.importorskip("agents", reason="the openai-agents extra is not installed")
 
 import agents
-from agents import RunConfig, ToolGuardrailFunctionOutput, ToolInputGuardrail, function_tool, handoff
+from agents import HostedMCPTool, RunConfig, ToolGuardrailFunctionOutput, ToolInputGuardrail, function_tool, handoff
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext
 from openai.types.responses import ResponseReasoningItem
+from openai.types.responses.response_output_item import McpApprovalRequest
 from pauseledger import (
     ASK_USER,
     NOT_ANSWERED,
@@ -318,19 +319,106 @@ async def test_a_mapping_is_kept_and_any_other_context_is_given_again(memory, co
     assert seen == [context]
 
 
-async def test_a_handoff_beside_a_stop_is_the_sdks(memory):
+BESIDE = {
+    "a handoff": function_call("transfer_to_billing", {}, call_id="c2"),
+    "two handoffs": [function_call(f"transfer_to_{name}", {}, call_id=name) for name in ("billing", "sales")],
+    "a hosted tool that the host would approve": McpApprovalRequest(
+        id="mcpr_1", arguments="{}", name="wipe", server_label="files", type="mcp_approval_request"
+    ),
+    "an ungated tool": function_call("look", {}, call_id="c2"),
+    "a tool that fails": function_call("stumble", {}, call_id="c2"),
+    "an unknown tool": function_call("nowhere", {}, call_id="c2"),
+}
+FINISHED = {"an ungated tool": "all quiet", "a tool that fails": "An error occurred", "an unknown tool": "not found"}
+
+
+@pytest.mark.parametrize(
+    ("surface", "answer", "first"),
+    [
+        ("run", APPROVE, True),
+        ("run", EDIT, False),
+        ("run", REJECT, True),
+        ("stream", APPROVE, False),
+        ("typed", REJECT, False),
+    ],
+)
+@pytest.mark.parametrize("beside", BESIDE)
+async def test_nothing_that_stood_beside_a_stop_is_done_when_it_goes_on(memory, surface, answer, first, beside):
+    """What had finished keeps its result; what had none is told so, and happens in no way, whatever was answered."""
+    approved = []
+
+    def team(host):
+        @function_tool
+        def stumble() -> str:
+            host.runs.append("stumble")
+            raise ValueError("stumbled")
+
+        def approve(request):
+            approved.append(request)
+            return {"approve": True}
+
+        files = {
+            "type": "mcp",
+            "server_label": "files",
+            "server_url": "https://files.test",
+            "require_approval": "always",
+        }
+        hosted = HostedMCPTool(tool_config=files, on_approval_request=approve)
+        others = [
+            agents.Agent(name=name, model=host.script.model, instructions=f"You are {name}.")
+            for name in ("billing", "sales")
+        ]
+        tools = [*host.tools, stumble, hosted]
+        return agents.Agent(
+            name="ops", model=host.script.model, instructions="You are ops.", tools=tools, handoffs=others
+        )
+
+    lenient = RunConfig(tool_not_found_behavior="return_error_to_model")
+    gated, stands = function_call("deploy", {"to": "prod"}, call_id="c1"), BESIDE[beside]
+    stands = stands if isinstance(stands, list) else [stands]
+    calls = [gated, *stands] if first else [*stands, gated]
+    asking = Host(memory, calls, agent=team)
+    ended = await asking.ask(run_config=lenient)
+    assert [asked.axes.call_id for asked in ended.asked] == ["c1"]
+    going = Host(memory, "done", [("c9", "transfer_to_billing", {})], "over to billing", agent=team)
+    turn = await going.redeem(ended, answer)
+    *_, ended = await go_on(surface, going, turn, run_config=lenient)
+    assert going.script.model.calls[0].system_instructions == "You are ops."
+    said = results(going.script.seen[0])
+    assert said.pop("c1") in ("deployed to prod", "deployed to staging") or answer == REJECT
+    assert going.runs == {"approve": ["prod"], "edit": ["staging"], "reject": []}[answer["decision"]]
+    if beside in FINISHED:
+        assert FINISHED[beside] in said["c2"]
+        assert len(asking.runs) == (beside != "an unknown tool")
+    elif "hosted" in beside:
+        (response,) = [item for item in going.script.seen[0] if item.get("type") == "mcp_approval_response"]
+        assert (response["approve"], response["reason"], approved) == (False, NOT_DISPATCHED, [])
+    else:
+        assert set(said.values()) == {NOT_DISPATCHED}
+        assert len(said) == len(stands)
+    # The model may still do later what was withheld: here it hands over.
+    ended = await going.kernel.run("And now?", run_id="run-2", session_id="chat-7", history=ended.messages)
+    assert going.script.model.calls[-1].system_instructions == "You are billing."
+
+
+async def test_a_turn_that_stopped_twice_withholds_each_time(memory):
     def team(host):
         billing = agents.Agent(name="billing", model=host.script.model, instructions="You are billing.")
         return agents.Agent(name="ops", model=host.script.model, tools=host.tools, handoffs=[billing])
 
-    calls = [("c1", "deploy", {"to": "prod"}), ("c2", "transfer_to_billing", {})]
-    ended = await Host(memory, calls, agent=team).ask()
-    going = Host(memory, "done", agent=team)
-    await resume_run(going.kernel, await going.redeem(ended, APPROVE))
-    assert going.script.model.calls[0].system_instructions == "You are billing."
-    said = results(going.script.seen[0])
-    assert said["c1"] == "deployed to prod"
-    assert "billing" in said["c2"]
+    first = Host(memory, [("c1", "deploy", {"to": "a"}), ("h1", "transfer_to_billing", {})], agent=team)
+    ended = await first.ask()
+    again = Host(memory, [("h2", "transfer_to_billing", {}), ("c2", "deploy", {"to": "b"})], agent=team)
+    second = await resume_run(again.kernel, await again.redeem(ended, APPROVE))
+    last = Host(memory, "done", agent=team)
+    await resume_run(last.kernel, await last.redeem(second, APPROVE))
+    assert results(last.script.seen[0]) == {
+        "c1": "deployed to a",
+        "h1": NOT_DISPATCHED,
+        "c2": "deployed to b",
+        "h2": NOT_DISPATCHED,
+    }
+    assert last.script.model.calls[0].system_instructions is None
 
 
 @pytest.mark.parametrize("surface", SURFACES)
