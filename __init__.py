@@ -76,6 +76,7 @@ from .domain.errors import (
     TokenForged,
     TokenNotYetValid,
     TokenSuperseded,
+    TransactionStale,
     TurnAbandoned,
     TurnMismatch,
     TurnMissing,
@@ -96,6 +97,7 @@ from .domain.kernel_resume import (
 from .domain.rehydration import NOT_ANSWERED, NOT_DISPATCHED, rehydrate
 from .domain.switches import SURFACES, MemorySwitches
 from .domain.turn import CheckpointReference, PausedTurn, Turn
+from .infrastructure.joined import Joined
 from .infrastructure.settings import LedgerSettings
 from .infrastructure.wiring import Ledger, open_ledger
 from .projections.open_pauses import Inbox
@@ -137,6 +139,7 @@ __all__ = [
     "Interaction",
     "InteractionConfigurationError",
     "InteractionUnregistered",
+    "Joined",
     "LapseAnswer",
     "LapseCommand",
     "LeaseHeld",
@@ -191,6 +194,7 @@ __all__ = [
     "TokenForged",
     "TokenNotYetValid",
     "TokenSuperseded",
+    "TransactionStale",
     "Turn",
     "TurnAbandoned",
     "TurnMismatch",

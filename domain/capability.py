@@ -160,6 +160,9 @@ class HumanInteractionCapability:
 
     # For a claim's own holder: it was handed the turn, and states no axes.
 
+    async def confirm_claim(self, lead_id: UUID, position: int | None) -> None:
+        """Make sure that a claim stands before its turn is entered: one that was handed out here does."""
+
     async def settle_claim(self, pause_id: UUID, fence: int, end: End, **said: Any) -> bool:
         """Settle the claim a `ResumedTurn` carries; a failure is logged, and told by False."""
         command = SettleCommand(pause_id, None, fence, end)
@@ -195,11 +198,11 @@ class HumanInteractionCapability:
         except asyncio.CancelledError:
             outcome = await self._outlive(task)
             if outcome is not None and outcome.fence:
-                stalling = asyncio.ensure_future(
-                    self.settle_claim(outcome.pause_id, outcome.fence, "stalled", cause="cancelled", entered=False)
-                )
-                await self._outlive(stalling)
+                await self._outlive(asyncio.ensure_future(self._stall(outcome)))
             raise
+
+    async def _stall(self, outcome: ResumeOutcome) -> None:
+        await self.settle_claim(outcome.pause_id, outcome.fence, "stalled", cause="cancelled", entered=False)
 
     async def _outlive(self, task: "asyncio.Future[T]") -> T | None:
         """Wait for a task though the waiting is cancelled again and again; None where it came to nothing."""

@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
 
-from .axes import Scope
+from .axes import Axes, Scope
 from .commands import Actor
 from .envelope import Envelope
 from .errors import InteractionConfigurationError, NotRedeemable, Refusal
-from .kernel_resume import prepare, resume_run, resume_stream, resume_stream_typed
+from .kernel_resume import ResumedTurn, prepare, resume_run, resume_stream, resume_stream_typed
 from .switches import SURFACES, Surface, Switches
 
 NO_PAUSE_CAPABILITY = "no_pause_capability"
@@ -59,6 +59,28 @@ def recognise(capability: Any, pause_token: str) -> Recognition:
     if envelope is None:
         return Recognition(refusal=NOT_A_CAPABILITY_TOKEN)
     return Recognition(envelope=envelope)
+
+
+async def redeem(capability: Any, token: str, response: Any, *, axes: Axes, by: Actor | None = None) -> ResumedTurn:
+    """Recognise a token and redeem it: `recognise` and `prepare` in one.
+
+    Raises:
+        NotRedeemable: the string is not one of our tokens.
+        What `prepare` raises.
+    """
+    recognition = recognise(capability, token)
+    if recognition.envelope is None:
+        raise NotRedeemable(str(recognition.refusal))
+    return await prepare(
+        capability,
+        envelope=recognition.envelope,
+        response=response,
+        scope=axes.scope,  # type: ignore[arg-type]  # prepare says what is not stated
+        session_id=axes.session_id,  # type: ignore[arg-type]
+        run_id=axes.run_id,  # type: ignore[arg-type]
+        call_id=axes.call_id,  # type: ignore[arg-type]
+        answered_by=by,
+    )
 
 
 class LegacyBodies(Protocol):

@@ -18,6 +18,7 @@
     │   └── LeaseHeld, AlreadyContinued, NotConsumed, NothingOwed, TurnAbandoned
     ├── NotRedeemable                   the string is not one of our tokens
     ├── StoreUnavailable                the store could not speak; `outcome` says what is known
+    │   └── TransactionStale            the host's own transaction, joined, has to be run again
     ├── VersionConflict                 a lost race, judged again before anybody hears of it
     ├── ViewBehind                      a view has not come to the position waited for (in `projections`)
     ├── LedgerCorrupt, LedgerTooNew     what is stored cannot be trusted, or cannot be read by this version
@@ -496,6 +497,17 @@ class StoreUnavailable(LedgerError):
         )
         super().__init__(f"{says} ({after})")
         self.outcome: Literal["not_started", "unknown"] = outcome
+
+
+class TransactionStale(StoreUnavailable):
+    """A joined transaction of the host's cannot go on: its snapshot or its age rules it out.
+
+    Nothing is lost: roll it back, and run it again from its beginning. Statements of the host's that came before still
+    stand in it until then.
+    """
+
+    def __init__(self, says: str) -> None:
+        super().__init__(f"{says}; roll the transaction back and run it again")
 
 
 class VersionConflict(LedgerError):

@@ -83,11 +83,13 @@ class _Claim:
         self.pause_id = outcome.pause_id
         self.lead_id = UUID(outcome.idempotency_key)
         self.fence = outcome.fence
+        self.position = outcome.position
         self.since = time.monotonic()
         self.entered = False
         self.settled = False
 
-    def enter(self) -> None:
+    async def enter(self) -> None:
+        await self.capability.confirm_claim(self.lead_id, self.position)
         if self.entered:
             raise InteractionConfigurationError(
                 "this turn was entered already; a turn goes on once, recover it to try again"
@@ -250,10 +252,11 @@ async def continuing(turn: ResumedTurn) -> AsyncIterator[Going]:
     `Continued` where the block ends, `Stalled` where it raises or is cancelled; a dispatch may be open on entry.
 
     Raises:
-        InteractionConfigurationError: the turn was entered before.
+        InteractionConfigurationError: the turn was entered before, or was redeemed in a transaction of the host's that
+            has not committed.
     """
     claim = turn._claim  # noqa: SLF001 - the claim is this module's
-    claim.enter()
+    await claim.enter()
     going = Going(turn)
     over = asyncio.Event()
     renewing = asyncio.ensure_future(_renew(claim, over))

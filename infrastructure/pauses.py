@@ -148,6 +148,7 @@ class EventSourcedPauses:
         registry: Registry | None = None,
         streams: Streams | None = None,
     ) -> None:
+        self._of = (ledger_id, registry)
         self.mapper = FactMapper(ledger_id, registry)
         self.log = PauseLog(recorder, self.mapper)
         self._recorder = recorder
@@ -162,6 +163,21 @@ class EventSourcedPauses:
         self._written: OrderedDict[UUID, int] = OrderedDict()
         self._refusing: dict[UUID, _Queue] = {}
         self._tails: OrderedDict[UUID, Tail] = OrderedDict()
+
+    def over(self, streams: Streams) -> "EventSourcedPauses":
+        """Reach the same store over other streams: its clock is shared, and nothing that was read or written."""
+        ledger_id, registry = self._of
+        other = EventSourcedPauses(
+            self._recorder,
+            self._run,
+            ledger_id,
+            epoch=self._epoch,
+            leeway=self._leeway,
+            registry=registry,
+            streams=streams,
+        )
+        other._clock = self._clock
+        return other
 
     def now(self) -> datetime:
         """Tell the store's time (UTC)."""

@@ -11,22 +11,24 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
+from weakref import WeakSet
 
 from ..domain.answers import built_in
 from ..domain.axes import Axes, Scope
 from ..domain.capability import HumanInteractionCapability, Operator
 from ..domain.commands import Actor
-from ..domain.continuation import recognise
-from ..domain.errors import InteractionConfigurationError, NotRedeemable
+from ..domain.continuation import redeem
+from ..domain.errors import InteractionConfigurationError
 from ..domain.facts import Fact
 from ..domain.ids import Identity
 from ..domain.interactions import Interactions
-from ..domain.kernel_resume import ResumedTurn, prepare
+from ..domain.kernel_resume import ResumedTurn
 from ..domain.services import Services
 from ..domain.switches import Surface
 from ..projections.stranded import Stranded
 from .executor import Executor
 from .following import Following
+from .joined import Joined
 from .keys import KeyFile, KeyRing
 from .logs import StructuredJournal
 from .mapper import Registry
@@ -59,6 +61,7 @@ class Ledger:
         self._opened: tuple[HumanInteractionCapability, EventSourcedPauses, Services] | None = None
         self._switches: LedgerSwitches | None = None
         self._views: LedgerViews | None = None
+        self._lent: WeakSet[Any] = WeakSet()
 
     async def __aenter__(self) -> Self:
         self._executor = Executor(self._settings.threads)
@@ -155,19 +158,29 @@ class Ledger:
             NotRedeemable: the string is not one of our tokens.
             What `prepare` raises.
         """
-        recognition = recognise(self.capability, token)
-        if recognition.envelope is None:
-            raise NotRedeemable(str(recognition.refusal))
-        return await prepare(
-            self.capability,
-            envelope=recognition.envelope,
-            response=response,
-            scope=axes.scope,  # type: ignore[arg-type]  # prepare says what is not stated
-            session_id=axes.session_id,  # type: ignore[arg-type]
-            run_id=axes.run_id,  # type: ignore[arg-type]
-            call_id=axes.call_id,  # type: ignore[arg-type]
-            answered_by=by,
-        )
+        return await redeem(self.capability, token, response, axes=axes, by=by)
+
+    def joined(self, connection: Any) -> Joined:
+        """Take part in a transaction of the host's, on its own psycopg connection to this ledger's database.
+
+        `joined = ledger.joined(connection)` has every operation of the capability. If the host commits, both happened;
+        if it rolls back, neither did; a lost race leaves the transaction as it was. Make one for each transaction, end
+        that soon, and go on with a turn after the commit.
+
+        Args:
+            connection: A `psycopg.AsyncConnection` of this event loop, or a blocking `psycopg.Connection`.
+
+        Raises:
+            InteractionConfigurationError: the ledger is not on PostgreSQL, or the connection is no psycopg connection.
+        """
+        capability, pauses, services = self._open_or_say()
+        if self._url.partition(":")[0] not in POSTGRES:
+            raise InteractionConfigurationError(
+                "a ledger in memory or in a SQLite file joins no transaction; open one on PostgreSQL"
+            )
+        assert self._executor is not None  # noqa: S101 - made on entry
+        streams = open_joined(connection, self.recorder, services.identity.ledger_id, self._executor, self._lent)
+        return Joined(services, capability, pauses, streams)
 
     def operator(self, actor: Actor) -> Operator:
         """Act as whoever runs the ledger: pauses are named by id, no axes are stated, who and why are recorded."""
@@ -297,6 +310,17 @@ def open_streams(url: str, recorder: LedgerRecorder, executor: Executor) -> Stre
 
     assert isinstance(recorder, PostgresRecorder)  # noqa: S101 - opened by the same URL
     return PostgresStreams(recorder.database)
+
+
+def open_joined(
+    connection: Any, recorder: LedgerRecorder, ledger_id: UUID, executor: Executor, known: WeakSet[Any]
+) -> Streams:
+    """Reach the streams inside a transaction of the host's; `known` are the connections that lead to this ledger."""
+    from .postgres import PostgresRecorder  # noqa: PLC0415 - a driver that an embedded ledger need not load
+    from .postgres_joined import JoinedStreams  # noqa: PLC0415 - the same
+
+    assert isinstance(recorder, PostgresRecorder)  # noqa: S101 - opened by the same URL
+    return JoinedStreams(connection, recorder.database, ledger_id, executor, known)
 
 
 def open_views(url: str, settings: LedgerSettings) -> LedgerRecorder:

@@ -1,0 +1,194 @@
+"""Streams over a PostgreSQL connection that the host lends, inside the transaction it has open there."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+from weakref import WeakSet
+
+import psycopg
+from eventsourcing.persistence import StoredEvent
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
+
+from ..domain.errors import InteractionConfigurationError, StoreUnavailable, TransactionStale
+from .executor import Executor
+from .pauses import Appended
+from .postgres_database import SAYS, Database, Row, Values, insertion, loaded, loading
+from .store import Snapshot, StreamConflict, place
+
+Lent = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+#: What a statement's failure means for the whole transaction, by the server's state code.
+_STALE = {
+    "25006": "the transaction, or its server, is read-only",
+    "40001": "the server could not serialise the transaction",
+    "40P01": "the server broke a deadlock",
+    "PLF01": "the transaction is older than 30 seconds, and may not append any more",
+}
+
+_BROKE = "the connection of the host's transaction broke, and the transaction with it; begin a new one"
+
+_NOT_FIT = {
+    TransactionStatus.ACTIVE: "another statement, stream or COPY is under way on the connection; let it end first",
+    TransactionStatus.INERROR: "the transaction has failed; roll it back, or back to a savepoint, and then go on",
+}
+
+# Committed or one's own. A row that has the place and is not seen came after the transaction's snapshot.
+_SEEN = """
+SELECT EXISTS (
+    SELECT FROM {events} JOIN unnest(%b::uuid[], %b::bigint[]) AS given (originator_id, originator_version)
+    USING (originator_id, originator_version))
+"""
+
+
+class JoinedStreams:
+    """The `Streams` port over one connection of the host's, psycopg's asynchronous or blocking one.
+
+    Every append stands behind a savepoint: one that fails, a lost race among them, leaves the transaction as it was.
+    The host's factories of rows and cursors are not used, nor are its settings changed.
+
+    Args:
+        connection: The host's. A blocking one is used in a thread.
+        known: The connections that were seen to lead to this ledger.
+    """
+
+    def __init__(
+        self, connection: Lent, database: Database, ledger_id: UUID, run: Executor, known: WeakSet[Lent]
+    ) -> None:
+        if not isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
+            raise InteractionConfigurationError(
+                "a ledger joins a psycopg 3 connection, asynchronous or blocking; of SQLAlchemy pass"
+                " `(await connection.get_raw_connection()).driver_connection`"
+            )
+        self._connection = connection
+        self._database = database
+        self._ledger_id = ledger_id
+        self._run = run
+        self._known = known
+        self._turn = asyncio.Lock()
+
+    async def load(self, streams: Sequence[UUID]) -> Snapshot:
+        """Read whole streams and what goes with them, as the transaction sees them."""
+        statement, values = loading(streams)
+        async with self._turn:
+            await self._begin()
+            return loaded(await self._told(self._database.statements[statement], values))
+
+    async def append(self, rows: Sequence[StoredEvent], *, mints: bool) -> Appended:  # noqa: ARG002 - it is told anyway
+        """Append rows behind a savepoint.
+
+        Raises:
+            TransactionStale: somebody else appended first, and the transaction's snapshot does not show it.
+        """
+        ordered = sorted(rows, key=place)
+        statement, values = insertion(ordered)
+        async with self._turn:
+            await self._begin()
+            try:
+                found = await self._guarded(self._database.statements[statement], values, ordered)
+            except StreamConflict:
+                if not await self._sees(ordered):
+                    raise TransactionStale("somebody else appended after the transaction's snapshot") from None
+                raise
+        positions = {place(row): position for row, (position, _) in zip(ordered, found, strict=True)}
+        return Appended([positions[place(row)] for row in rows], found[0][1])
+
+    async def newest(self, stream: UUID) -> StoredEvent | None:
+        """Read the newest row of a stream, as the transaction sees it."""
+        async with self._turn:
+            await self._begin()
+            found = await self._told(self._database.statements["stream backward"], (stream, -1, (1 << 63) - 1, 1))
+        return StoredEvent(*found[0]) if found else None
+
+    async def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
+        """Move a lease's end in the transaction, unless a higher fence holds it."""
+        async with self._turn:
+            await self._begin()
+            return bool(await self._guarded(self._database.statements["renew"], (pause, fence, float(seconds))))
+
+    async def close(self) -> None:
+        """Leave the connection to the host."""
+
+    # The connection
+
+    async def _begin(self) -> None:
+        """Make sure that the connection can take part, and leads to this very ledger."""
+        self._require_fit()
+        if self._connection in self._known:
+            return
+        try:
+            found = await self._guarded(self._database.statements["identity"], ())
+        except StoreUnavailable as gone:
+            if str(gone).startswith((SAYS["42P01"], SAYS["3F000"])):
+                raise self._elsewhere() from None
+            raise
+        if [row[0] for row in found] != [self._ledger_id]:
+            raise self._elsewhere()
+        self._known.add(self._connection)
+
+    def _elsewhere(self) -> InteractionConfigurationError:
+        return InteractionConfigurationError(
+            f"the connection does not lead to this ledger (schema {self._database.schema}); connect to its database"
+        )
+
+    def _require_fit(self) -> None:
+        connection = self._connection
+        if connection.closed:
+            raise StoreUnavailable("the connection of the host's transaction is closed; open another one")
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise InteractionConfigurationError("the connection is in pipeline mode; leave the pipeline block first")
+        status = connection.info.transaction_status
+        if status in _NOT_FIT:
+            raise InteractionConfigurationError(_NOT_FIT[status])
+        if status == TransactionStatus.IDLE and connection.autocommit:
+            raise InteractionConfigurationError(
+                "the connection is in autocommit, with no transaction to join; open one by `connection.transaction()`"
+            )
+
+    # Statements
+
+    async def _guarded(self, statement: bytes, values: Values, rows: Sequence[StoredEvent] = ()) -> list[Row]:
+        """Say a statement behind a savepoint; what fails takes nothing else with it."""
+        await self._told(b"SAVEPOINT pauseledger")
+        try:
+            found = await self._told(statement, values, rows)
+        except BaseException:
+            if not self._connection.closed:
+                await self._told(b"ROLLBACK TO SAVEPOINT pauseledger")
+                await self._told(b"RELEASE SAVEPOINT pauseledger")
+            raise
+        await self._told(b"RELEASE SAVEPOINT pauseledger")
+        return found
+
+    async def _sees(self, rows: Sequence[StoredEvent]) -> bool:
+        places = ([UUID(str(row.originator_id)) for row in rows], [row.originator_version for row in rows])
+        return (await self._told(self._database.compose(_SEEN).as_bytes(None), places)) == [(True,)]
+
+    async def _told(self, statement: bytes, values: Values = (), rows: Sequence[StoredEvent] = ()) -> list[Row]:
+        """Say a statement, and tell what fails by the name that callers know."""
+        try:
+            if isinstance(self._connection, psycopg.AsyncConnection):
+                return await self._say(self._connection, statement, values)
+            return await self._run(_say, self._connection, statement, values)
+        except psycopg.Error as error:
+            raise self._meaning(error, rows) from None
+
+    async def _say(self, connection: psycopg.AsyncConnection[Any], statement: bytes, values: Values) -> list[Row]:
+        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+        await cursor.execute(statement, values or None, binary=True)
+        return await cursor.fetchall() if cursor.description else []
+
+    def _meaning(self, error: psycopg.Error, rows: Sequence[StoredEvent]) -> Exception:
+        if self._connection.closed or error.diag.severity_nonlocalized in {"FATAL", "PANIC"}:
+            # The server rolls back what nobody committed.
+            return StoreUnavailable(_BROKE)
+        if error.sqlstate in _STALE:
+            return TransactionStale(_STALE[error.sqlstate])
+        return self._database.told(error, broken=False, rows=rows)
+
+
+def _say(connection: psycopg.Connection[Any], statement: bytes, values: Values) -> list[Row]:
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+    cursor.execute(statement, values or None, binary=True)
+    return cursor.fetchall() if cursor.description else []
