@@ -28,7 +28,6 @@ from .postgres_database import (
     loaded,
     loading,
     silent,
-    understood,
 )
 from .store import (
     EPOCHS,
@@ -39,6 +38,7 @@ from .store import (
     LedgerRecorder,
     Snapshot,
     known,
+    understood,
 )
 from .views_postgres import make_views
 
@@ -51,9 +51,12 @@ GRANT SELECT ON {ledger}, {schema}.floor_holders TO {role};
 GRANT SELECT, INSERT, UPDATE ON {lease} TO {role};
 GRANT EXECUTE ON FUNCTION {schema}.bound(), {schema}.newest_position(),
     {schema}.read_log(bigint, bigint, text[], integer, bigint) TO {role};
+GRANT SELECT, INSERT ON {schema}.sealed, {schema}.sealed_tiles TO {role};
+GRANT SELECT, INSERT (size, checkpoint) ON {schema}.tree_heads TO {role};
+GRANT SELECT, UPDATE (size, position) ON {schema}.sealing TO {role};
 """
 
-# Whoever may append in a ledger of revision 1 may do so after it was brought over.
+# Whoever may append in an older ledger may do so after it was brought over.
 _WRITERS = """
 SELECT DISTINCT rolname FROM pg_attribute, aclexplode(attacl) JOIN pg_roles ON pg_roles.oid = grantee
 WHERE attrelid = {events_name}::regclass AND privilege_type = 'INSERT' ORDER BY rolname
@@ -186,7 +189,11 @@ class PostgresRecorder(LedgerRecorder):
 
     def headers(self, gt: int, limit: int) -> Sequence[Notification]:
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""
-        return self._log(gt + 1, _LAST, limit, most_bytes=HEADER_BYTES)
+        return self.fronts(gt, limit, HEADER_BYTES)
+
+    def fronts(self, gt: int, limit: int, most_bytes: int) -> Sequence[Notification]:
+        """Read the log after position `gt`, of each state `most_bytes` at most."""
+        return self._log(gt + 1, _LAST, limit, most_bytes=most_bytes)
 
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
         """Read the leases of these pauses."""
@@ -265,13 +272,13 @@ class PostgresRecorder(LedgerRecorder):
         if revision == SCHEMA_REVISION:
             return []
         if revision:
-            self._bring_over(connection)
+            self._bring_over(connection, revision)
             return [f"brought the tables in {self._schema} from schema@{revision} to schema@{SCHEMA_REVISION}"]
         # Whoever may use a schema that is there need not have the right to create one.
         there = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone()
         if there is None:
             connection.execute(self.database.compose("CREATE SCHEMA {schema}"))
-        for name in ("postgres.sql", "postgres_log.sql"):
+        for name in ("postgres.sql", "postgres_log.sql", "postgres_sealed.sql"):
             self._run(connection, name)
         connection.execute(
             self.database.compose(
@@ -281,11 +288,13 @@ class PostgresRecorder(LedgerRecorder):
         )
         return [f"made the tables of schema@{SCHEMA_REVISION} in {self._schema}"]
 
-    def _bring_over(self, connection: psycopg.Connection[Row]) -> None:
-        """Bring a ledger of revision 1 over; what is stored stays as it is."""
-        connection.execute(self.database.compose(_OUT_OF_1))
-        self._run(connection, "postgres_log.sql")
-        connection.execute(self.database.compose("UPDATE {ledger} SET schema_revision = 2"))
+    def _bring_over(self, connection: psycopg.Connection[Row], revision: int) -> None:
+        """Bring a ledger of an older revision over; what is stored stays as it is."""
+        if revision < 2:  # noqa: PLR2004 - the revisions there were
+            connection.execute(self.database.compose(_OUT_OF_1))
+            self._run(connection, "postgres_log.sql")
+        self._run(connection, "postgres_sealed.sql")
+        connection.execute(self.database.compose("UPDATE {ledger} SET schema_revision = %s"), (SCHEMA_REVISION,))
         for (writer,) in connection.execute(self.database.compose(_WRITERS)).fetchall():
             self._grant(connection, writer)
 

@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from ..domain.errors import InteractionConfigurationError, StoreUnavailable
-from .store import SCHEMA_REVISION, Lease, Snapshot, StreamConflict, known, named
+from .store import Lease, Snapshot, StreamConflict, named, understood
 
 Row = tuple[Any, ...]
 Values = Sequence[Any] | Mapping[str, Any]
@@ -126,6 +126,18 @@ WHERE NOT EXISTS (
     SELECT FROM pg_proc JOIN events ON pronamespace = relnamespace AND proowner = relowner
     WHERE proname = runs.function AND provolatile = 'v' AND proconfig = ARRAY['search_path=pg_catalog, pg_temp']
         AND (prosecdef OR runs.function IN ('read_log', 'newest_position')))
+UNION ALL
+SELECT format('trigger %%s is not there as it was made, enabled always', guard.name)
+FROM (VALUES ('sealed', 'sealed_append_only', 'append_only', 58),
+    ('sealed_tiles', 'sealed_tiles_append_only', 'append_only', 58),
+    ('tree_heads', 'tree_heads_append_only', 'append_only', 58),
+    ('sealing', 'sealing_append_only', 'append_only', 46),
+    ('sealing', 'sealing_forward', 'seal_forward', 19)) AS guard (guarded, name, function, kind)
+WHERE NOT EXISTS (
+    SELECT FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid JOIN pg_class AS held ON held.oid = tgrelid
+    JOIN events ON events.relnamespace = held.relnamespace AND events.relowner = proowner
+    WHERE held.relname = guard.guarded AND tgname = guard.name AND proname = guard.function
+        AND pronamespace = held.relnamespace AND tgtype = guard.kind AND tgenabled = 'A' AND tgqual IS NULL)
 """
 
 _RENEW = """
@@ -272,18 +284,6 @@ def loaded(found: Sequence[Row]) -> Snapshot:
         epoch=epoch,
         now=now.astimezone(UTC),
     )
-
-
-def understood(revision: int) -> int:
-    """Give back the revision of the tables, if it is this version's.
-
-    Raises:
-        StoreUnavailable: it is an older one.
-        LedgerTooNew: it is a newer one.
-    """
-    if known(revision) < SCHEMA_REVISION:
-        raise StoreUnavailable(SAYS["42703"])
-    return revision
 
 
 def silent(connection: psycopg.Connection[Row] | psycopg.AsyncConnection[Row]) -> bool:

@@ -34,6 +34,7 @@ from .store import (
     StreamConflict,
     known,
     named,
+    understood,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -160,7 +161,7 @@ class SQLiteRecorder(LedgerRecorder):
         with self._connection() as connection:
             connection.execute("BEGIN")
             epoch, revision = connection.execute("SELECT epoch, schema_revision FROM ledger").fetchone()
-            known(revision)
+            understood(revision)
             rows = connection.execute(
                 f"{_ROWS} WHERE originator_id {among} ORDER BY originator_id, originator_version", asked
             )
@@ -212,7 +213,7 @@ class SQLiteRecorder(LedgerRecorder):
             ledger_id, key, epoch, revision = connection.execute(
                 "SELECT ledger_id, identity_key, epoch, schema_revision FROM ledger"
             ).fetchone()
-        return LedgerIdentity(UUID(ledger_id), key, epoch, known(revision))
+        return LedgerIdentity(UUID(ledger_id), key, epoch, understood(revision))
 
     def draw_epoch(self) -> int:
         """Replace the epoch by another random one."""
@@ -222,12 +223,12 @@ class SQLiteRecorder(LedgerRecorder):
             return int(epoch)
 
     def migrate(self) -> list[str]:
-        """Make the file and the tables where they are missing."""
+        """Make the file and the tables where they are missing; bring older tables over."""
         with _told(), self._turn():
             self._make_file()
             connection = self._connect()
             try:
-                return [f"made the tables of schema@{SCHEMA_REVISION}"] if _make_tables(connection) else []
+                return _make_tables(connection)
             finally:
                 connection.close()
 
@@ -420,24 +421,34 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
     return there is not None
 
 
-def _make_tables(connection: sqlite3.Connection) -> bool:
-    """Make the tables unless they are there, and say whether they were made; of several processes one does."""
+def _make_tables(connection: sqlite3.Connection) -> list[str]:
+    """Make the tables, or bring older ones over, and say what was done; of several processes one does it."""
     connection.execute("BEGIN IMMEDIATE")
+    done: list[str] = []
     try:
-        made = not _has_tables(connection)
-        if made:
-            for statement in files(__package__).joinpath("sqlite.sql").read_text("utf-8").split("\n\n"):
-                connection.execute(statement)
+        if not _has_tables(connection):
+            _run(connection, "sqlite.sql", "sqlite_sealed.sql")
             connection.execute(
                 "INSERT INTO ledger VALUES (1, ?, ?, ?, ?, ?)",
                 (uuid4().hex, token_bytes(32), randbelow(EPOCHS), SCHEMA_REVISION, datetime.now(UTC).isoformat()),
             )
-        known(connection.execute("SELECT schema_revision FROM ledger").fetchone()[0])
+            done = [f"made the tables of schema@{SCHEMA_REVISION}"]
+        revision = known(connection.execute("SELECT schema_revision FROM ledger").fetchone()[0])
+        if revision < SCHEMA_REVISION:
+            _run(connection, "sqlite_sealed.sql")
+            connection.execute("UPDATE ledger SET schema_revision = ?", (SCHEMA_REVISION,))
+            done = [f"brought the tables from schema@{revision} to schema@{SCHEMA_REVISION}"]
     except BaseException:
         connection.rollback()
         raise
     _commit(connection)
-    return made
+    return done
+
+
+def _run(connection: sqlite3.Connection, *names: str) -> None:
+    for name in names:
+        for statement in files(__package__).joinpath(name).read_text("utf-8").split("\n\n"):
+            connection.execute(statement)
 
 
 def _commit(connection: sqlite3.Connection) -> None:

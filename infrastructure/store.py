@@ -16,13 +16,14 @@ from eventsourcing.persistence import (
     TrackingRecorder,
 )
 
-from ..domain.errors import LedgerTooNew
+from ..domain.errors import LedgerTooNew, StoreUnavailable
 
 #: How much of a row's state a follower reads at first: all of the header, but for the rarest.
 HEADER_BYTES = 4096
 
-#: The revision of the tables this version makes and understands. 2 changed those on PostgreSQL alone.
-SCHEMA_REVISION = 2
+#: The revision of the tables this version makes and understands. 2 changed those on PostgreSQL alone; 3 added the
+#: sealed log.
+SCHEMA_REVISION = 3
 
 #: How many different epochs there are (16 bits).
 EPOCHS = 1 << 16
@@ -71,6 +72,18 @@ def known(revision: int) -> int:
     """
     if revision > SCHEMA_REVISION:
         raise LedgerTooNew(f"schema@{revision}")
+    return revision
+
+
+def understood(revision: int) -> int:
+    """Give back the revision of the tables found, if it is this version's.
+
+    Raises:
+        StoreUnavailable: it is an older one.
+        LedgerTooNew: it is a newer one.
+    """
+    if known(revision) < SCHEMA_REVISION:
+        raise StoreUnavailable("the ledger's tables are of another make; run `pauseledger migrate`")
     return revision
 
 

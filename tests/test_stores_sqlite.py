@@ -225,7 +225,7 @@ def test_without_create_nothing_is_made(path):
     sqlite3.connect(path).close()
     with pytest.raises(StoreUnavailable, match="pauseledger migrate"):
         recorder.insert_events([row(uuid4(), 1)])
-    assert recorder.migrate() == ["made the tables of schema@2"]
+    assert recorder.migrate() == ["made the tables of schema@3"]
     assert recorder.insert_events([row(uuid4(), 1)]) == [1]
 
 
@@ -238,9 +238,9 @@ def test_a_closed_store_says_so(recorder):
 
 def test_tables_of_a_newer_version_are_left_alone(recorder, path):
     recorder.identity()
-    foreign(path).execute("UPDATE ledger SET schema_revision = 3")
+    foreign(path).execute("UPDATE ledger SET schema_revision = 99")
     for call in (recorder.identity, recorder.migrate, lambda: recorder.load([uuid4()])):
-        with pytest.raises(LedgerTooNew, match="schema@3"):
+        with pytest.raises(LedgerTooNew, match="schema@99"):
             call()
 
 

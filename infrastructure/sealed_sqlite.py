@@ -1,0 +1,106 @@
+"""The sealed log in the ledger's SQLite file."""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from json import dumps
+
+from .merkle import TILE
+from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
+from .sqlite import SQLiteRecorder
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DIGEST = f"substr(state, {DIGEST_AT + 1}, {DIGEST_BYTES})"
+
+
+class SQLiteSealed(SealedRows):
+    """Leaves in the ledger's own file, written in one transaction with the tip."""
+
+    def __init__(self, recorder: SQLiteRecorder) -> None:
+        self._recorder = recorder
+
+    def tip(self) -> Tip:
+        """Tell how far the log is sealed."""
+        with self._recorder.reading() as connection:
+            return _tip(connection)
+
+    def append(self, at: Tip, leaves: Sequence[tuple[int, bytes]], tiles: Sequence[tuple[int, int, bytes]]) -> bool:
+        """Write leaves behind a tip."""
+        with self._recorder.writing() as connection:
+            if _tip(connection) != at:
+                return False
+            numbered = [(at.size + turn, *leaf) for turn, leaf in enumerate(leaves)]
+            connection.executemany("INSERT INTO sealed VALUES (?, ?, ?)", numbered)
+            connection.executemany("INSERT INTO sealed_tiles VALUES (?, ?, ?)", tiles)
+            newest = max(at.position, *(position for position, _ in leaves))
+            connection.execute("UPDATE sealing SET size = ?, position = ?", (at.size + len(leaves), newest))
+            return True
+
+    def tile(self, row: int, number: int) -> Sequence[bytes]:
+        """Read the hashes of a tile."""
+        if row:
+            return [whole for _, whole in self.tiles(row, number * TILE, TILE)]
+        return [leaf.hash for leaf in self.leaves(number * TILE, TILE)]
+
+    def leaves(self, start: int, limit: int) -> Sequence[Leaf]:
+        """Read leaves in their order."""
+        statement = (
+            "SELECT leaf_index, notification_id, leaf_hash FROM sealed"
+            " WHERE leaf_index >= ? AND leaf_index < ? ORDER BY leaf_index"
+        )
+        return [Leaf(*row) for row in self._read(statement, start, start + limit)]
+
+    def tiles(self, row: int, start: int, limit: int) -> Sequence[tuple[int, bytes]]:
+        """Read a row of the tiles."""
+        statement = "SELECT place, hash FROM sealed_tiles WHERE line = ? AND place >= ? AND place < ? ORDER BY place"
+        return self._read(statement, row, start, start + limit)
+
+    def indexes(self, positions: Sequence[int]) -> dict[int, int]:
+        """Find the leaves of rows."""
+        statement = (
+            "SELECT notification_id, leaf_index FROM sealed WHERE notification_id IN (SELECT value FROM json_each(?))"
+        )
+        return dict(self._read(statement, dumps(list(positions))))
+
+    def digests(self, gt: int, limit: int) -> Sequence[tuple[int, bytes]]:
+        """Read positions and stored digests."""
+        statement = f"SELECT rowid, {_DIGEST} FROM stored_events WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608 - constants
+        return self._read(statement, gt, limit)
+
+    def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:
+        """Find rows that stand at no leaf."""
+        statement = (
+            f"SELECT rowid, {_DIGEST} FROM stored_events WHERE rowid <= ? AND NOT EXISTS ("  # noqa: S608 - constants
+            "SELECT 1 FROM sealed WHERE notification_id = stored_events.rowid) ORDER BY rowid LIMIT ?"
+        )
+        return self._read(statement, lte, limit)
+
+    def keep(self, size: int, checkpoint: str) -> None:
+        """Keep a signed head."""
+        with self._recorder.writing() as connection:
+            if not connection.execute("SELECT 1 FROM tree_heads WHERE size = ?", (size,)).fetchone():
+                made_at = time.time_ns() // 1000
+                connection.execute("INSERT INTO tree_heads VALUES (?, ?, ?)", (size, checkpoint, made_at))
+
+    def heads(self, after: int, limit: int) -> Sequence[SignedHead]:
+        """Read signed heads."""
+        statement = "SELECT size, checkpoint, made_at FROM tree_heads WHERE size > ? ORDER BY size LIMIT ?"
+        return [_head(*row) for row in self._read(statement, after, limit)]
+
+    def newest_head(self) -> SignedHead | None:
+        """Read the newest signed head."""
+        found = self._read("SELECT size, checkpoint, made_at FROM tree_heads ORDER BY size DESC LIMIT 1")
+        return _head(*found[0]) if found else None
+
+    def _read(self, statement: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]  # as the driver gives them
+        with self._recorder.reading() as connection:
+            return connection.execute(statement, values).fetchall()
+
+
+def _tip(connection: sqlite3.Connection) -> Tip:
+    return Tip(*connection.execute("SELECT size, position FROM sealing WHERE one = 1").fetchone())
+
+
+def _head(size: int, checkpoint: str, made_at: int) -> SignedHead:
+    return SignedHead(size, checkpoint, _EPOCH + timedelta(microseconds=made_at))
