@@ -9,17 +9,22 @@ import json
 import os
 import sqlite3
 import tempfile
+from itertools import islice
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pauseledger as pl
 import psycopg
 import workload as w
+from pauseledger.domain.facts import Consumed, Paused
 from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.mapper import NO_PREDECESSOR, FactMapper
 from pauseledger.infrastructure.postgres import PostgresRecorder
 
 #: One call of the workload's turn is the one paused at.
 CALL = "call_pause"
+#: So many stories are told again to fill a store, so many rows at a time.
+TOLD, BATCH = 16, 20_000
 SCOPE, INTRUDER = pl.Scope(tenant_id="acme"), pl.Scope(tenant_id="evil")
 
 
@@ -73,13 +78,15 @@ class PauseLedgerPg(w.Peer):
         self.folder.cleanup()
 
     async def pause(self, number):
+        receipt, run = await self.paused(number)
+        return receipt.token, run
+
+    async def paused(self, number):
         messages, request = POOL[number % len(POOL)]
         axes = pl.Axes(scope=SCOPE, session_id="session", run_id=str(uuid4()), call_id=CALL)
         turn = pl.Turn("openai-chat", messages)
-        receipt = await self.ledger.capability.pause(
-            pl.PauseCommand(interaction="bench", request=request, turn=turn, axes=axes, closes_in=3600)
-        )
-        return receipt.token, axes.run_id
+        command = pl.PauseCommand(interaction="bench", request=request, turn=turn, axes=axes, closes_in=3600)
+        return await self.ledger.capability.pause(command), axes.run_id
 
     async def redeem(self, handle, scope=SCOPE):
         token, run = handle
@@ -112,29 +119,27 @@ class PauseLedgerPg(w.Peer):
         return await asyncio.gather(*[one() for _ in range(racers)])
 
     async def prefill(self, number):
-        """Copy the rows of a redeemed pause under other ids: of the same size, and never read again."""
-        await self.redeem(await self.pause(0))
-        await asyncio.to_thread(self.copy, number)
+        """Write the facts of a few redeemed pauses again and again under other ids, as the ledger writes its rows."""
+        stories = []
+        for each in range(min(number, TOLD)):
+            receipt, run = await self.paused(each)
+            await self.redeem((receipt.token, run))
+            stories.append(await self.ledger.pauses.story([receipt.pause_id]))
+        mapper = FactMapper(self.ledger.recorder.identity().ledger_id)
+        rows = (row for each in range(number - len(stories)) for row, _ in mapper.encode(retold(stories[each % TOLD])))
+        await asyncio.to_thread(self.copy, rows)
 
-    def copy(self, number):
-        with psycopg.connect(self.where, autocommit=True) as connection:
-            rows = connection.execute(
-                "SELECT originator_version, topic, state, originator_id FROM pauseledger.stored_events"
-                " WHERE originator_id = (SELECT originator_id FROM pauseledger.stored_events"
-                " WHERE topic LIKE 'pause.consumed@%' ORDER BY notification_id DESC LIMIT 1) ORDER BY 1"
-            ).fetchall()
+    def copy(self, rows):
+        with psycopg.connect(self.where, autocommit=True) as connection, connection.cursor() as cursor:
             columns = "originator_id, originator_version, topic, state"
-            for start in range(0, number, 10_000):
-                with connection.cursor().copy(
-                    f"COPY pauseledger.stored_events ({columns}) FROM STDIN (FORMAT BINARY)"
-                ) as copy:
+            while batch := list(islice(rows, BATCH)):
+                with cursor.copy(f"COPY pauseledger.stored_events ({columns}) FROM STDIN (FORMAT BINARY)") as copy:
                     copy.set_types(["uuid", "int8", "text", "bytea"])
-                    for _ in range(start, min(start + 10_000, number)):
-                        stream = like(rows[0][3])
-                        for version, topic, state, _ in rows:
-                            copy.write_row((stream, version, topic, state))
-            connection.execute("ANALYZE pauseledger.stored_events")
-            connection.execute("CHECKPOINT")
+                    for row in batch:
+                        copy.write_row((row.originator_id, row.originator_version, row.topic, row.state))
+            # Or the server's own would run meanwhile.
+            cursor.execute("VACUUM (FREEZE, ANALYZE) pauseledger.stored_events")
+            cursor.execute("CHECKPOINT")
 
 
 class PauseLedgerSqlite(PauseLedgerPg):
@@ -148,27 +153,34 @@ class PauseLedgerSqlite(PauseLedgerPg):
     def url(self):
         return f"sqlite:///{self.where}"
 
-    def copy(self, number):
+    def copy(self, rows):
         connection = sqlite3.connect(self.where, isolation_level=None)
-        rows = connection.execute(
-            "SELECT originator_version, topic, state, originator_id FROM stored_events WHERE originator_id ="
-            " (SELECT originator_id FROM stored_events WHERE topic LIKE 'pause.consumed@%' ORDER BY rowid DESC LIMIT 1)"
-        ).fetchall()
         connection.execute("BEGIN")
-        for _ in range(number):
-            stream = like(UUID(rows[0][3])).hex
-            connection.executemany(
-                "INSERT INTO stored_events (originator_version, topic, state, originator_id) VALUES (?, ?, ?, ?)",
-                [(version, topic, state, stream) for version, topic, state, _ in rows],
-            )
+        connection.executemany(
+            "INSERT INTO stored_events (originator_id, originator_version, topic, state) VALUES (?, ?, ?, ?)",
+            ((row.originator_id.hex, row.originator_version, row.topic, row.state) for row in rows),
+        )
         connection.execute("COMMIT")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.close()
 
 
-def like(stream):
-    """Make another id of the same month."""
-    return UUID(bytes=stream.bytes[:6] + stream.bytes[6:7] + os.urandom(9), version=stream.version)
+def retold(story):
+    """Tell a redeemed pause's story as another one's of the same month: its own ids, run and chain."""
+    raw = bytearray(story[0].originator_id.bytes[:2] + os.urandom(14))
+    raw[6], raw[8] = 0x80 | raw[6] & 0x0F, 0x80 | raw[8] & 0x3F  # version 8 of RFC 9562, and its variant
+    new = UUID(bytes=bytes(raw))
+    told = []
+    for fact in story:
+        place = {"originator_id": new, "pause": new, "attempt": uuid4(), "predecessor": None}
+        if isinstance(fact, Paused):
+            calls = tuple(call.model_copy(update={"pause": new}) for call in fact.round.calls)
+            record = fact.round.model_copy(update={"id": new, "lead": new, "calls": calls})
+            place |= {"round": record, "run_id": str(uuid4()), "predecessor": NO_PREDECESSOR}
+        if isinstance(fact, Consumed):
+            place |= {"lead": new}
+        told.append(fact.model_copy(update=place))
+    return told
 
 
 PEERS = [PauseLedgerPg, PauseLedgerSqlite]

@@ -1,0 +1,44 @@
+"""The benchmark's one command runs everywhere the tests do, and its peers do the job it measures."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = Path(__file__).resolve().parent.parent / "benchmarks" / "run.py"
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(RUN), *arguments], env=dict(os.environ), capture_output=True, text=True, check=False
+    )
+
+
+def test_a_quick_run_prints_the_readmes_tables(tmp_path):
+    done = run("--quick", "--json", str(tmp_path / "figures.json"))
+    assert done.returncode == 0, done.stderr
+    assert "left out" not in done.stderr
+    for row in ("by hand, PostgreSQL", "**pauseledger, PostgreSQL**", "by hand, SQLite", "**pauseledger, SQLite**"):
+        assert done.stdout.count(f"| {row} |") == 4, done.stdout
+
+    found = json.loads((tmp_path / "figures.json").read_text())
+    said = {(one["peer"], one["op"]): one["statements"] for one in found["figures"] if "statements" in one}
+    assert said == {
+        ("hand_pg", "pause"): 1,
+        ("hand_pg", "redeem"): 2,
+        ("hand_packed_pg", "pause"): 1,
+        ("hand_packed_pg", "redeem"): 2,
+        ("pauseledger_pg", "pause"): 1,
+        ("pauseledger_pg", "redeem"): 2,
+    }
+    assert {one["ends"]["won"] for one in found["raced"]} == {1}
+    assert {sum(one["ends"].values()) for one in found["raced"]} == {32}
+    assert {one["ends"].get("consumed") for one in found["raced"] if "pauseledger" in one["peer"]} == {31}
+
+
+def test_a_name_that_nobody_has_is_told_with_those_there_are():
+    done = run("--only", "nobody")
+    assert done.returncode == 1
+    assert "nobody is called nobody" in done.stderr
+    assert "pauseledger_pg" in done.stderr
