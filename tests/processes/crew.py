@@ -76,29 +76,47 @@ class Worker:
         self._connection.close()
 
 
-class Crew:
-    """Makes workers on one store; a context manager that leaves none behind."""
+class Nursery:
+    """The process that workers are forked out of: it has imported what they need, and does nothing else."""
 
-    def __init__(self, url, folder, **settings):
-        self._config = {"url": url, "keys": str(Path(folder) / "keys"), "settings": {"threads": 2, **settings}}
+    def __init__(self, program="worker.py", *arguments):
+        self._control, theirs = socket.socketpair()
+        command = [sys.executable, str(Path(__file__).with_name(program)), str(theirs.fileno()), *arguments]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def fork(self, **config):
+        """Fork one worker, and wait for nothing."""
+        mine, theirs = socket.socketpair()
+        socket.send_fds(self._control, [json.dumps(config).encode()], [theirs.fileno()])
+        theirs.close()
+        return Worker(mine, int(self._control.makefile().readline()))
+
+    def close(self):
+        self._control.close()
+        self._process.wait(PATIENCE)
+
+
+class Crew:
+    """Makes workers on one store, of a nursery of its own or of one that is lent; leaves none behind."""
+
+    def __init__(self, url, folder, nursery=None, told=None, **settings):
+        keys = str(Path(folder) / "keys")
+        self._config = {"url": url, "keys": keys, "settings": {"threads": 2, **settings}, **(told or {})}
         self._workers = []
+        self._lent = nursery
 
     def __enter__(self):
         KeyFile(self.keys).create()
-        self._control, theirs = socket.socketpair()
-        self._nursery = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("worker.py")), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-        )
-        theirs.close()
+        self._nursery = self._lent or Nursery()
         return self
 
     def __exit__(self, *_):
         for worker in self._workers:
             worker.kill()
             worker.leave()
-        self._control.close()
-        self._nursery.wait(PATIENCE)
+        if self._lent is None:
+            self._nursery.close()
 
     @property
     def keys(self):
@@ -116,10 +134,7 @@ class Crew:
 
     def fork(self, **other):
         """Start one, on another store where that is said, and wait for nothing."""
-        mine, theirs = socket.socketpair()
-        socket.send_fds(self._control, [json.dumps({**self._config, **other}).encode()], [theirs.fileno()])
-        theirs.close()
-        worker = Worker(mine, int(self._control.makefile().readline()))
+        worker = self._nursery.fork(**{**self._config, **other})
         self._workers.append(worker)
         return worker
 

@@ -45,6 +45,10 @@ def won(turn):
 class Worker:
     """The tasks, by name. `say` sends an interim line; the result of a task is its last one."""
 
+    @classmethod
+    def settings(cls, config):
+        return pl.LedgerSettings(keys_directory=Path(config["keys"]), **config["settings"])
+
     def __init__(self, ledger, reader, writer):
         self.ledger, self.reader, self.writer = ledger, reader, writer
         self.by = pl.Actor(f"worker-{os.getpid()}")
@@ -230,12 +234,11 @@ class Worker:
             return told(error)
 
 
-async def work(connection, config):
+async def work(connection, config, of_kind):
     # A result may be long, and a line is one result.
     reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 24)
-    settings = pl.LedgerSettings(keys_directory=Path(config["keys"]), **config["settings"])
-    async with pl.open_ledger(config["url"], settings) as ledger:
-        worker = Worker(ledger, reader, writer)
+    async with pl.open_ledger(config["url"], of_kind.settings(config)) as ledger:
+        worker = of_kind(ledger, reader, writer)
         await worker.say(ready=os.getpid())
         await worker.serve()
 
@@ -255,11 +258,16 @@ def forked(control):
         control.sendall(f"{pid}\n".encode())
 
 
-if __name__ == "__main__":
+def main(of_kind):
+    """Fork workers of a kind; in each of them, do what it is told."""
     mine = forked(socket.socket(fileno=int(sys.argv[1])))
     if mine is not None:
         try:
-            asyncio.run(work(*mine))
+            asyncio.run(work(*mine, of_kind))
         except (BrokenPipeError, ConnectionResetError):
             # Whoever asked is gone.
             os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Worker)
