@@ -20,6 +20,7 @@ from .facts import (
     Stalled,
     Withdrawn,
 )
+from .switches import SwitchFlipped
 
 #: Controls, formats (the bidirectional ones among them), surrogates, and separators of lines and paragraphs.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -122,7 +123,15 @@ def _said(fact: Fact) -> str:
             under = f" under claim {fact.fence}" if fact.fence else ""
             return f"the turn was given up for good{under}: {_ABANDONED[fact.reason]}{_by(fact.by)}"
         case _:
-            return f"{fact.topic()} happened"
+            return _beside_pauses(fact)
+
+
+def _beside_pauses(fact: Fact) -> str:
+    if not isinstance(fact, SwitchFlipped):
+        return f"{fact.topic()} happened"
+    surface = f"surface {_quoted(fact.surface)}"
+    how = f"handed {surface} to the kernel" if fact.on else f"rolled {surface} back"
+    return f"{_actor(fact.by, '')} {how}"
 
 
 def _paused(fact: Paused) -> str:

@@ -48,6 +48,7 @@ from .cli_shapes import (
     show,
     shown,
 )
+from .cli_switches import levers
 from .cli_views import views
 from .settings import store_url
 from .wiring import Ledger, open_ledger, open_recorder
@@ -70,6 +71,7 @@ app = typer.Typer(
 )
 app.add_typer(keys, name="keys")
 app.add_typer(views)
+app.add_typer(levers)
 
 Response = Annotated[str | None, typer.Option(metavar="FILE", help="The answer as JSON; - is standard input.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Whose answer it is.")]

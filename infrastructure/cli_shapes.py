@@ -188,13 +188,14 @@ def shown(
         "outcome": "shown",
         "pause_id": str(pause_id),
         "state": state,
-        "facts": [_fact(fact, content=content) for fact in facts],
+        "facts": [fact_shape(fact, content=content) for fact in facts],
         "sentences": list(sentences),
     }
     return Outcome(shape, [f"pause {pause_id} is {state or 'not in this store'}", *sentences])
 
 
-def _fact(fact: Fact, *, content: bool) -> dict[str, Any]:
+def fact_shape(fact: Fact, *, content: bool) -> dict[str, Any]:
+    """Tell a fact, and where it stands; what people wrote with `content` alone."""
     shape = {
         "topic": fact.topic(),
         "stream": str(fact.originator_id),

@@ -32,6 +32,7 @@ from pauseledger.domain.facts import (
     Withdrawn,
 )
 from pauseledger.domain.sentences import harmless, tell, tell_all
+from pauseledger.domain.switches import SwitchFlipped
 
 PAUSE = UUID(int=7)
 OTHER = UUID(int=8)
@@ -85,7 +86,14 @@ def answered(**fields):
 
 CLAIM = Claim(fence=1, holder="0123456789abcdef", lease_seconds=60)
 
+FLIPPED = {"by": actor("anna"), "surface": "run"}
+
 STORY = [
+    (
+        fact(SwitchFlipped, scope=None, on=True, **FLIPPED),
+        'person "anna" (claimed) handed surface "run" to the kernel.',
+    ),
+    (fact(SwitchFlipped, scope=None, on=False, **FLIPPED), 'person "anna" (claimed) rolled surface "run" back.'),
     (
         paused(agent=Agent(name="dice"), asked_by=actor("bot", "service", "authenticated")),
         (
@@ -165,7 +173,7 @@ def test_each_fact_is_one_sentence(happened, sentence):
 
 
 def test_every_kind_of_fact_has_its_sentence():
-    assert {type(happened) for happened, _ in STORY} == set(FACTS)
+    assert {type(happened) for happened, _ in STORY} == {*FACTS, SwitchFlipped}
 
 
 @pytest.mark.parametrize("happened", [happened for happened, _ in STORY])
