@@ -5,7 +5,7 @@ from typing import Any
 
 from .errors import InteractionConfigurationError
 from .facts import Decision
-from .interactions import APPROVAL, ASK_USER, CompileSchema, Interaction, SchemaMismatch
+from .interactions import APPROVAL, ASK_USER, CompileSchema, Interaction, SchemaMismatch, prompt
 from .strict_json import digest
 
 _TEXT = {"type": "string", "minLength": 1}
@@ -86,6 +86,7 @@ def digest_of_arguments(arguments: Any) -> str:
     return digest(arguments)
 
 
+@prompt
 def _with_ids(request: Any) -> Any:
     """Give every question an id: its own, or `q` and its place from 1."""
     questions = [
@@ -103,6 +104,7 @@ def _all_differ(texts: Iterable[str]) -> bool:
     return len(set(listed)) == len(listed)
 
 
+@prompt
 def _answers_fit(request: Any, response: Any) -> str | None:
     """Hold the answers against the questions: each question once, and each as it may be answered."""
     questions = {question["id"]: question for question in request["questions"]}

@@ -102,8 +102,9 @@ class HumanInteractionCapability:
             RoundOpen: the answer is kept, and other calls of the round still wait.
             StoreUnavailable: the store could not speak; `outcome` says what is known.
         """
-        unstated = require_stated(command.axes, frozenset() if require_turn else self._services.optional_axes)
-        redemption = Redemption(self._services, command, consumes=True, require_turn=require_turn, unstated=unstated)
+        axes = command.axes
+        unstated = require_stated(axes, frozenset() if require_turn else self._services.optional_axes)
+        redemption = Redemption(self._services, command, axes, unstated, consumes=True, require_turn=require_turn)
         return await self._shielded(redemption.redeem())
 
     async def recover(self, command: RecoverCommand) -> ResumedTurn:
@@ -186,8 +187,9 @@ class HumanInteractionCapability:
         return resumed(self, outcome)
 
     async def _answer(self, command: AnswerCommand, optional: frozenset[str]) -> Receipt:
-        unstated = require_stated(command.axes, optional)
-        redemption = Redemption(self._services, command, consumes=False, require_turn=False, unstated=unstated)
+        axes = command.axes
+        unstated = require_stated(axes, optional)
+        redemption = Redemption(self._services, command, axes, unstated, consumes=False, require_turn=False)
         return await redemption.answer()
 
     async def _shielded(self, redeeming: Coroutine[Any, Any, ResumeOutcome]) -> ResumeOutcome:

@@ -17,14 +17,14 @@ ABSENT = b"\xff\xff\xff\xff"
 
 def length_prefixed(*parts: bytes | str | None) -> bytes:
     """Join parts so that no two lists look alike: each behind its length (u32), an absent one as 2**32 - 1 alone."""
-    joined = bytearray()
+    joined: list[bytes] = []
     for part in parts:
         if part is None:
-            joined += ABSENT
+            joined.append(ABSENT)
         else:
             raw = part.encode() if isinstance(part, str) else part
-            joined += len(raw).to_bytes(4, "big") + raw
-    return bytes(joined)
+            joined += (len(raw).to_bytes(4, "big"), raw)
+    return b"".join(joined)
 
 
 def axis_tag(axis: str, pause_id: UUID, *parts: str | None) -> bytes:

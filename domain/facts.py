@@ -17,7 +17,7 @@ Tag = str
 
 def rfc3339(moment: datetime) -> str:
     """Spell a moment as RFC 3339 in UTC with six decimals."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 Moment = Annotated[AwareDatetime, PlainSerializer(rfc3339, when_used="json")]

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, get_args
+from typing import Any, Final, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from .errors import InteractionConfigurationError
 from .facts import Decision
-from .strict_json import LARGEST, Unfit, canonical_of, parse, write_and_parse
+from .strict_json import LARGEST, Unfit, copied, write_and_parse
 
 ASK_USER = "ask_user"
 APPROVAL = "approval"
@@ -57,6 +57,11 @@ class Schema(Protocol):
     """A schema made ready. Safe to use from several threads."""
 
     @property
+    def prompt(self) -> bool:
+        """Whether it validates any value the ledger takes within milliseconds, and runs no code of the host's."""
+        ...
+
+    @property
     def digest(self) -> str:
         """SHA-256 over the canonical JSON of the JSON Schema, lower-case hex."""
         ...
@@ -74,6 +79,17 @@ class Schema(Protocol):
 CompileSchema = Callable[[SchemaSource], Schema]
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+#: By identity: a host may pass what cannot be hashed. Functions of a module are never gone.
+_PROMPT: Final[set[int]] = set()
+
+
+def prompt(function: F) -> F:
+    """Mark a function of the ledger's own that takes microseconds: it runs on the event loop."""
+    _PROMPT.add(id(function))
+    return function
+
+
 def _answered(response: Any) -> Decision:  # noqa: ARG001 - the signature of `decision`
     return "answer"
 
@@ -82,6 +98,7 @@ def _nothing(request: Any, response: Any) -> Any:  # noqa: ARG001 - the signatur
     return None
 
 
+@prompt
 def _as_given(request: Any) -> Any:
     return request
 
@@ -148,6 +165,16 @@ class Registered:
     request: Schema
     response: Schema
 
+    @property
+    def prompt(self) -> bool:
+        """Whether it can judge on the event loop: nothing in it takes long, and no rule of the host's is asked.
+
+        Putting an answer into words is not such a rule: turns are rebuilt with it on the loop.
+        """
+        rules = (self.interaction.prepare_request, self.interaction.cross_check)
+        ours = all(rule is None or id(rule) in _PROMPT for rule in rules)
+        return ours and self.request.prompt and self.response.prompt
+
     def ask(self, request: Any) -> Any:
         """Validate a request and fill in what was left out; return it as plain JSON data.
 
@@ -157,7 +184,7 @@ class Registered:
         given = self.request.validate(request)
         if self.interaction.prepare_request is _as_given:
             return given
-        prepared = _called("prepare_request", self.interaction.prepare_request, _copy(given))
+        prepared = _called("prepare_request", self.interaction.prepare_request, copied(given))
         return self.request.validate(_carried("prepare_request", prepared))
 
     def judge(self, request: Any, response: Any) -> Verdict:
@@ -171,18 +198,18 @@ class Registered:
         """
         valid = self.response.validate(response)
         if self.interaction.cross_check is not None:
-            found = _called("cross_check", self.interaction.cross_check, _copy(request), _copy(valid))
+            found = _called("cross_check", self.interaction.cross_check, copied(request), copied(valid))
             if found is not None:
                 raise Objection(found if _is_word(found) else "cross_check")
-        decision = _called("decision", self.interaction.decision, _copy(valid))
+        decision = _called("decision", self.interaction.decision, copied(valid))
         if decision not in _DECISIONS:
             raise Objection("decision")
         if decision in ("approve", "edit"):
             if not (isinstance(request, dict) and isinstance(request.get("tool"), str)):
                 raise Objection("tool")
-            effective = _called("effective", self.interaction.effective, _copy(request), _copy(valid))
+            effective = _called("effective", self.interaction.effective, copied(request), copied(valid))
             return Verdict(valid, decision, _carried("effective", effective))
-        text = _called("as_text", self.interaction.as_text, _copy(valid))
+        text = _called("as_text", self.interaction.as_text, copied(valid))
         if not isinstance(text, str):
             raise Objection("as_text")
         _carried("as_text", text)
@@ -238,10 +265,6 @@ class AskUserAnsweredEvent(BaseModel):
     selected_labels: list[str]
     has_other: bool
     time_to_answer_seconds: float
-
-
-def _copy(parsed: Any) -> Any:
-    return parse(canonical_of(parsed, limit=LARGEST), limit=LARGEST)
 
 
 def _called(rule: str, function: Callable[..., Any], *arguments: Any) -> Any:

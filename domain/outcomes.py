@@ -159,4 +159,4 @@ def _sibling(pause: Pause) -> Sibling:
 
 
 def _read(text: bytes) -> Any:
-    return strict_json.parse(text, limit=READ_LIMIT)
+    return strict_json.reread(text)

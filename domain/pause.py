@@ -1,12 +1,13 @@
 """The pause: one turn that stopped for a person, as its facts leave it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, assert_never
 from uuid import UUID
 
 from .axes import Axes
+from .changes import changed
 from .facts import (
     Abandoned,
     Answered,
@@ -35,7 +36,7 @@ State = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pause:
     """A pause as its facts leave it. Immutable: `evolve` makes the next one.
 
@@ -149,7 +150,7 @@ def evolve(pause: Pause | None, fact: PauseFact) -> Pause:
         return _begin(fact)
     assert pause is not None  # noqa: S101 - a store keeps every stream whole from its first fact on
     place: dict[str, Any] = {"version": fact.originator_version, "head": fact.row_digest or None, "at": fact.at}
-    return replace(pause, **place, **_changes(pause, fact))
+    return changed(pause, place | _changes(pause, fact))
 
 
 def _changes(pause: Pause, fact: PauseFact) -> dict[str, Any]:

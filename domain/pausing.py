@@ -1,7 +1,7 @@
 """Pausing: a round is stored in one append, found again by its derived ids, and only then given tokens."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,6 +59,9 @@ MONTHS_KNOWN = range(2020, 7000)
 GATED = 64
 KEY_BYTES = 255
 OCCURRENCES = 2**32
+#: Turns of more bytes, or of more entries, are judged beside the event loop.
+PROMPT_BYTES = 256 * 1024
+PROMPT_ENTRIES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,16 @@ class Pausing:
             _judge_command(command)
         _judge_same_round(commands)
         turn, reference = await self._turn(commands[0].turn)
+        if self._prompt(commands, turn):
+            return self._judge_all(commands, turn, reference)
         return await self.services.off_loop(self._judge_all, commands, turn, reference)
+
+    def _prompt(self, commands: Sequence[PauseCommand], turn: Turn) -> bool:
+        """Tell whether judging takes less than a thread would; a host's own rules never run on the event loop."""
+        known = [self.services.interactions.newest(command.interaction) for command in commands]
+        size = PROMPT_BYTES if isinstance(turn.messages, (bytes, str)) else PROMPT_ENTRIES
+        small = isinstance(turn.messages, Sized) and len(turn.messages) <= size
+        return small and all(registered is not None and registered.prompt for registered in known)
 
     async def _turn(self, turn: Turn | CheckpointReference) -> tuple[Turn, CheckpointReference | None]:
         if not isinstance(turn, CheckpointReference):

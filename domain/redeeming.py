@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 from . import axes as binding
 from . import strict_json
+from .axes import Axes
 from .closing import whole_second
 from .commands import STORED, AnswerCommand, Receipt, ResumeOutcome
 from .content import Content, ContentAlteredError
@@ -31,7 +32,7 @@ from .errors import (
     TurnMismatch,
     VersionConflict,
 )
-from .facts import Consumed, Fact, Paused, PauseFact
+from .facts import Consumed, Fact, Paused, PauseFact, TokenRecord
 from .interactions import VALUE_BYTES, Objection, Registered, Verdict
 from .outcomes import Outcomes, placed
 from .pause import Pause
@@ -61,12 +62,14 @@ class Redemption:
 
     services: Services
     command: AnswerCommand
+    axes: Axes
+    unstated: frozenset[str]
     consumes: bool
     require_turn: bool
-    unstated: frozenset[str] = frozenset()
     attempt: UUID = field(default_factory=uuid4)
     _validated: GivenAnswer | None = None
     _turn: PausedTurn | None = None
+    _presented: TokenRecord | None = None
     _settled: tuple[Round, ResumeOutcome] | None = None
     _doubt: Doubt = field(default_factory=Doubt)
 
@@ -105,7 +108,7 @@ class Redemption:
                     # Who was first is told to the same scope alone, and none was judged.
                     refusal.by = None
                 by = self.command.answered_by or self.command.submitted_by
-                refusing = Refusing(self.services, stamp, self.command.axes, opened, by)
+                refusing = Refusing(self.services, stamp, self.axes, opened, by)
                 raise await refusing.record(refusal, found) from refusal.__cause__
             assert found.round is not None  # noqa: S101 - step 3 judged it
             done = await self._append(opened.pause_id, found.round, facts, position, stamp)
@@ -132,7 +135,7 @@ class Redemption:
             raise TokenNotYetValid(opened.pause_id)
         late = self._is_late(opened, now)
         if not late:
-            binding.judge(opened, self.command.axes, self.unstated)
+            binding.judge(opened, self.axes, self.unstated)
         return late
 
     def _is_late(self, opened: Opened, now: datetime) -> bool:
@@ -162,7 +165,7 @@ class Redemption:
         pause = found.round.of(opened.pause_id) if found.round else None
         if pause is None or not await self._presents_stored(pause):
             raise TokenExpired(opened.pause_id)
-        binding.judge(opened, self.command.axes, self.unstated)
+        binding.judge(opened, self.axes, self.unstated)
 
     async def _presents_stored(self, pause: Pause) -> bool:
         stored = stored_answer(pause)
@@ -216,8 +219,12 @@ class Redemption:
     def _given(self, opened: Opened) -> GivenAnswer | None:
         if self._validated is None:
             return None
-        token = token_record(self.services, opened)
-        return GivenAnswer(self._validated.canonical, {**self._validated.fields, "token": token})
+        return GivenAnswer(self._validated.canonical, {**self._validated.fields, "token": self._token(opened)})
+
+    def _token(self, opened: Opened) -> TokenRecord | None:
+        if self._presented is None:
+            self._presented = token_record(self.services, opened)
+        return self._presented
 
     def _as_attempt(self, opened: Opened) -> Attempt:
         return Attempt(
@@ -227,7 +234,7 @@ class Redemption:
             unstated_axes=tuple(axis for axis in binding.AXES if axis in self.unstated),
             key=self._key(),
             by=self.services.record_of(self.command.answered_by),
-            token=token_record(self.services, opened),
+            token=self._token(opened),
             presented=opened.pause_id,
         )
 
@@ -313,7 +320,9 @@ async def validate_answer(
         ResponseInvalid: it does not fit; the rule and the place in the schema are named, never the value.
     """
     try:
-        verdict, canonical, effective = await services.off_loop(_judge, registered, pause, command.response)
+        judging = (registered, pause, command.response)
+        judged = _judge(*judging) if registered.prompt else await services.off_loop(_judge, *judging)
+        verdict, canonical, effective = judged
     except strict_json.Unfit as unfit:
         raise ResponseInvalid(pause.id, rule=unfit.name) from None
     except Objection as objection:
@@ -333,7 +342,7 @@ async def validate_answer(
 
 
 def _judge(registered: Registered, pause: Pause, response: Any) -> tuple[Verdict, bytes, bytes | None]:
-    request = strict_json.parse(pause.paused.request.clear(), limit=VALUE_BYTES)
+    request = strict_json.reread(pause.paused.request.clear())
     given = strict_json.write_and_parse(plain(response), limit=VALUE_BYTES)[1]
     verdict = registered.judge(request, given)
     canonical = strict_json.canonical_of(verdict.response, limit=VALUE_BYTES)

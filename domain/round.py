@@ -1,11 +1,12 @@
 """The round: the gated calls of one assistant message, answered one by one and consumed together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from .changes import changed
 from .content import Content
 from .errors import AlreadyAnswered, AlreadyConsumed, NotAnswered, PauseLapsed, PauseWithdrawn, TokenSuperseded
 from .facts import ActorRecord, Answered, Claim, Consumed, Lapsed, PauseFact, SiblingEnd, TokenRecord
@@ -35,7 +36,7 @@ class Attempt:
     presented: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Round:
     """All pauses of one assistant message, the lead first, as their facts leave them.
 
@@ -63,7 +64,7 @@ class Round:
         for fact in facts:
             if fact.originator_id in by_stream:
                 by_stream[fact.originator_id] = evolve(by_stream[fact.originator_id], fact)
-        return replace(self, pauses=tuple(by_stream[pause.id] for pause in self.pauses))
+        return changed(self, {"pauses": tuple(by_stream[pause.id] for pause in self.pauses)})
 
     def closed(self, pause: Pause, now: datetime) -> bool:
         """Tell whether a pause's window, leeway included, is over."""

@@ -6,6 +6,8 @@ import math
 from itertools import accumulate
 from typing import Any
 
+from pydantic_core import from_json, to_json
+
 #: Arrays and objects may stand this many levels inside each other.
 DEPTH = 64
 #: A number may have this many digits as written, exponent included.
@@ -64,6 +66,26 @@ def parse(data: bytes | str, *, limit: int) -> Any:
     return value
 
 
+def reread(raw: bytes) -> Any:
+    """Read back what `parse`, `write` or `canonical` let through, in an eighth of the time of `parse`.
+
+    For bytes that a digest proves to be those that came in: nothing is judged again.
+
+    Raises:
+        Unfit: not_json.
+    """
+    try:
+        return from_json(raw, allow_inf_nan=False)
+    except ValueError:
+        pass
+    raise Unfit("not_json")
+
+
+def copied(parsed: Any) -> Any:
+    """Copy what `parse` gave, to hand it to a stranger."""
+    return from_json(to_json(parsed))
+
+
 def write(value: Any, *, limit: int) -> bytes:
     """Write Python data as compact UTF-8 JSON of at most `limit` bytes, keys in the order they have.
 
@@ -83,6 +105,9 @@ def write_and_parse(value: Any, *, limit: int) -> tuple[bytes, Any]:
     Raises:
         Unfit: by name.
     """
+    raw, read = _quickly(value) or (b"", None)
+    if raw and len(raw) <= limit:
+        return raw, read
     raw = _encoded(_dumped(_AS_GIVEN, value), limit)
     return raw, parse(raw, limit=limit)
 
@@ -116,6 +141,33 @@ def digest(value: Any) -> str:
         Unfit: by name.
     """
     return hashlib.sha256(canonical(value, limit=LARGEST)).hexdigest()
+
+
+def _quickly(value: Any) -> tuple[bytes, Any] | None:
+    """Write and read back what is plain JSON data already; None where there is anything to object to, or to convert.
+
+    What reads back equal to what was given was nothing else: pydantic writes sets, models or times too, and none of
+    them equals its JSON; keys that are no text differ as well, and so no two can have collided.
+    """
+    try:
+        raw = to_json(value)
+        read = from_json(raw, allow_inf_nan=False)
+        same = bool(read == value)
+    except Exception:  # noqa: BLE001 - whatever a stranger's object raises here, the careful way names it
+        return None
+    # A float that is finite is written so that it stays so; whole numbers alone can have too many digits.
+    plain = same and _LONG_RUN not in raw.translate(_SHAPE)
+    return (raw, read) if plain and (raw.count(b"[") + raw.count(b"{") <= DEPTH or _levels(read) <= DEPTH) else None
+
+
+def _levels(read: Any) -> int:
+    """Count how many arrays and objects stand inside each other."""
+    levels, level = 0, [read] if type(read) in _NESTS else []
+    while level:
+        levels += 1
+        inner = (item for part in level for item in (part.values() if type(part) is dict else part))
+        level = [item for item in inner if type(item) in _NESTS]
+    return levels
 
 
 def _encoded(data: bytes | str, limit: int) -> bytes:
@@ -200,7 +252,7 @@ def _has_wild_numbers(raw: bytes) -> bool:
     A double overflows past 10**308: that takes an exponent of three digits, or some two hundred digits in one run.
     """
     shape = raw.translate(_SHAPE)
-    return b"e000" in shape or b"e-000" in shape or b"0" * 150 in shape
+    return b"e000" in shape or b"e-000" in shape or _LONG_RUN in shape
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -232,8 +284,10 @@ def _require_short(literal: str) -> None:
         raise Unfit("number_too_long")
 
 
+_NESTS = (dict, list)
 #: Every digit as 0, either e as e, either sign as -: enough to spot an unusual number.
 _SHAPE = bytes.maketrans(b"123456789E+", b"000000000e-")
+_LONG_RUN = b"0" * 150
 _NO_STRUCTURE = bytes(sorted(set(range(256)) - set(b'[]{}"')))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _PLAIN = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant)

@@ -10,7 +10,7 @@ from .facts import TurnRecord
 from .pause import Pause
 from .ports import Checkpoints
 from .services import Services
-from .turn import TURN_BYTES, CheckpointReference, PausedTurn
+from .turn import CheckpointReference, PausedTurn
 
 
 async def read_turn(services: Services, lead: Pause, pause_id: UUID) -> PausedTurn:
@@ -24,7 +24,7 @@ async def read_turn(services: Services, lead: Pause, pause_id: UUID) -> PausedTu
     record = lead.paused.turn
     text = await _text(services, record, pause_id)
     try:
-        entries = strict_json.parse(text, limit=TURN_BYTES)
+        entries = strict_json.reread(text)
         return services.transcripts.read(record.format, text, entries)
     except PauseRejected as rejected:
         if rejected.name == "format_unknown":

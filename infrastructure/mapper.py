@@ -1,7 +1,6 @@
 """Facts to rows and back: the closed registry of stored names, the row format, and the chain of digests."""
 
 import hashlib
-import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 
 from ..domain import strict_json
 from ..domain.content import SALT_BYTES, Content
+from ..domain.envelope import length_prefixed
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew
 from ..domain.facts import FACTS, Fact
 from ..domain.switches import SwitchFlipped
@@ -156,8 +156,7 @@ class FactMapper(Mapper[UUID]):
 
     def _encode(self, fact: Fact, before: bytes) -> tuple[StoredEvent, bytes]:
         segments = _Writing()
-        fields = fact.model_dump(mode="json", context=segments)
-        header = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        header = fact.model_dump_json(context=segments).encode()
         topic = fact.topic()
         digest = self._digest(fact.originator_id, fact.originator_version, topic, before, header, *segments.stored)
         state = b"".join((MAGIC, digest, _u32(len(header)), header, *segments.stored))
@@ -257,7 +256,7 @@ class FactMapper(Mapper[UUID]):
         if not state.startswith(MAGIC) or len(state) < start or len(state) < FRONT:
             raise LedgerCorrupt(stream, version, "the row is not in the ledger's format", position=position)
         try:
-            header = strict_json.parse(state[FRONT:start], limit=length)
+            header = strict_json.reread(state[FRONT:start])
         except strict_json.Unfit:
             header = None
         if not isinstance(header, dict):
@@ -266,12 +265,8 @@ class FactMapper(Mapper[UUID]):
 
     def _digest(self, stream: UUID, version: int, topic: str, *parts: bytes) -> bytes:
         """Digest a row; `parts` are its predecessor's digest, its header and its segments as stored."""
-        digest = hashlib.sha256()
-        place = (b"plf/1", self._ledger.bytes, stream.bytes, version.to_bytes(8, "big"), topic.encode())
-        for part in (*place, *parts):
-            digest.update(_u32(len(part)))
-            digest.update(part)
-        return digest.digest()
+        place = length_prefixed(b"plf/1", self._ledger.bytes, stream.bytes, version.to_bytes(8, "big"), topic, *parts)
+        return hashlib.sha256(place).digest()
 
 
 def stored_digest(state: bytes) -> bytes:

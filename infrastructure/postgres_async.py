@@ -106,7 +106,9 @@ class PostgresStreams:
         if pool is None:
             pool = self._pool = AsyncConnectionPool(**self._database.of_pools)
         try:
-            await pool.open()
+            if pool.closed:
+                # It is not open yet; once its ledger is closed nobody comes this far.
+                await pool.open()
             return pool, await self._living(pool)
         except PoolTimeout:
             raise StoreUnavailable(self._database.no_connection) from None

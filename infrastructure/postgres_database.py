@@ -251,7 +251,7 @@ def database(
 def insertion(rows: Sequence[StoredEvent]) -> tuple[str, Values]:
     """Name the statement that appends rows, and give its values."""
     columns = (
-        [UUID(str(row.originator_id)) for row in rows],
+        [row.originator_id if isinstance(row.originator_id, UUID) else UUID(row.originator_id) for row in rows],
         [row.originator_version for row in rows],
         [row.topic for row in rows],
         [row.state for row in rows],

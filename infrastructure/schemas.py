@@ -1,14 +1,16 @@
 """Schemas made ready: JSON Schema by jsonschema-rs, models by pydantic; no value can blow them up."""
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import jsonschema_rs
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
 
 from ..domain.errors import InteractionConfigurationError
 from ..domain.interactions import VALUE_BYTES, Schema, SchemaMismatch, SchemaSource
-from ..domain.strict_json import Unfit, canonical, canonical_of, parse, write_and_parse
+from ..domain.strict_json import Unfit, canonical, parse, write_and_parse
 from .schema_work import Unbounded, affordable, bound
 
 #: A JSON Schema may have this many bytes as canonical JSON.
@@ -18,6 +20,12 @@ SCHEMA_BYTES = 256 * 1024
 PATTERN_BYTES = 128 * 1024
 #: What the lazily built automaton of a pattern may cache, in bytes.
 PATTERN_CACHE_BYTES = 1024 * 1024
+#: A schema that can have no more keywords looked at for a value than this, and has no pattern, is prompt: at 4 ns each,
+#: the smallest values that fill `VALUE_BYTES` take 50 ms.
+PROMPT_KEYWORDS = 100
+#: What of a model's core schema calls the host's own code.
+_CALLS = {"function-before", "function-after", "function-wrap", "function-plain", "custom-error"}
+_CALLING = {"post_init", "custom_init", "default_factory", "serialization"}
 
 
 def compile_schema(schema: SchemaSource) -> Schema:
@@ -42,8 +50,10 @@ class _JsonSchema:
     def __init__(self, schema: dict[str, Any]) -> None:
         document, self.digest = _frozen(schema)
         problem = ""
+        self.prompt = not any({"pattern", "patternProperties"} & part.keys() for part in _objects(document))
         try:
             self._counts = bound(document)
+            self.prompt = self.prompt and max(self._counts) <= PROMPT_KEYWORDS
             self._validator = jsonschema_rs.validator_for(
                 document,
                 validate_formats=False,
@@ -86,11 +96,12 @@ class _ModelSchema:
                 f"{model.__name__} cannot be described as a JSON Schema; use field types that JSON has"
             ) from failed
         self._document, self.digest = _frozen(described)
+        parts = list(_objects(model.__pydantic_core_schema__))
+        self.prompt = not any(part.get("type") in _CALLS or any(map(part.get, _CALLING)) for part in parts)
 
     def validate(self, value: Any) -> Any:
         try:
-            given = canonical_of(value, limit=VALUE_BYTES)
-            model = self._model.model_validate_json(given)
+            model = self._model.model_validate_json(to_json(value))
             plain = model.model_dump(mode="json", exclude_unset=True, by_alias=True, warnings=False)
             return write_and_parse(plain, limit=VALUE_BYTES)[1]
         except ValidationError as invalid:
@@ -100,6 +111,21 @@ class _ModelSchema:
             pointer = ""
         # Raised out here: pydantic's own error quotes the value.
         raise SchemaMismatch(pointer)
+
+
+def _objects(document: Any) -> Iterator[Mapping[str, Any]]:
+    """Walk every object in a document, however deep; one that stands in several places comes once."""
+    left, seen = [document], set[int]()
+    while left:
+        part = left.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Mapping):
+            yield part
+            left += part.values()
+        elif isinstance(part, list | tuple):
+            left += part
 
 
 def _frozen(schema: dict[str, Any]) -> tuple[dict[str, Any], str]:

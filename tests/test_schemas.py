@@ -13,7 +13,7 @@ from pauseledger.domain.interactions import SchemaMismatch
 from pauseledger.domain.strict_json import canonical
 from pauseledger.infrastructure import schema_work
 from pauseledger.infrastructure.schemas import compile_schema
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, model_validator
 
 
 def pointer_of(schema, value):
@@ -321,3 +321,45 @@ def test_threads_share_a_schema():
     with ThreadPoolExecutor(8) as pool:
         for schema in schemas:
             assert list(pool.map(schema.validate, values)) == values
+
+
+def called(value):
+    return value
+
+
+class Plain(BaseModel):
+    note: str = Field(max_length=9, pattern="^a*$")
+    many: list[int] = []
+
+
+class Calling(BaseModel):
+    inner: list[Annotated[str, AfterValidator(called)]]
+
+
+class Made(BaseModel):
+    when: list[int] = Field(default_factory=list)
+
+
+class Checked(BaseModel):
+    note: str
+
+    @model_validator(mode="after")
+    def fits(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("schema", "prompt"),
+    [
+        (Plain, True),
+        (Calling, False),
+        (Made, False),
+        (Checked, False),
+        ({"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}, True),
+        ({"type": "object", "properties": {"a": {"pattern": "^a*$"}}}, False),
+        ({"patternProperties": {"^a": {"type": "string"}}}, False),
+        ({"allOf": [{"type": "object", "title": str(place)} for place in range(200)]}, False),
+    ],
+)
+def test_a_schema_is_prompt_where_it_runs_no_code_of_the_hosts_and_costs_little(schema, prompt):
+    assert compile_schema(schema).prompt is prompt

@@ -13,7 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pauseledger.domain.strict_json import DEPTH, NUMBER_DIGITS, Unfit, canonical, parse, write, write_and_parse
+from pauseledger.domain.strict_json import (
+    DEPTH,
+    NUMBER_DIGITS,
+    Unfit,
+    canonical,
+    copied,
+    parse,
+    reread,
+    write,
+    write_and_parse,
+)
 
 LIMIT = 4 * 1024 * 1024
 
@@ -48,6 +58,19 @@ def name_of(call, *args, **options):
     with pytest.raises(Unfit) as caught:
         call(*args, **options)
     return caught.value.name
+
+
+@given(json_data)
+def test_what_came_in_is_read_back_the_fast_way_as_the_careful_one_reads_it(value):
+    for raw in (write(value, limit=LIMIT), canonical(value, limit=LIMIT), json.dumps(value, indent=1).encode()):
+        assert spelled(reread(raw)) == spelled(parse(raw, limit=LIMIT))
+    assert spelled(copied(value)) == spelled(value)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_no_number_changes_on_the_way(number):
+    assert spelled(reread(write(number, limit=LIMIT))) == spelled(number)
+    assert spelled(reread(repr(number).encode())) == spelled(number)
 
 
 @given(json_data)

@@ -478,6 +478,28 @@ def test_a_refusal_shows_no_token():
     assert broken[:20] not in told
 
 
+def test_a_token_that_was_opened_before_is_forged_once_its_key_is_retired():
+    keys = [Key(kid="aaaaaaaa", secret=SECRET, state="opens"), Key(kid="bbbbbbbb", secret=SECRET[::-1], state="mints")]
+    ring = KeyRing(keys)
+    seal = TokenSeal(ring, ledger_id=LEDGER)
+    token = (
+        TokenSeal(KeyRing([Key(kid="aaaaaaaa", secret=SECRET, state="mints")]), ledger_id=LEDGER).mint(terms()).token
+    )
+    assert seal.open(token) == seal.open(f" {token}\n")
+    ring._keys["aaaaaaaa"] = Key(kid="aaaaaaaa", secret=SECRET, state="retired")
+    with pytest.raises(TokenForged):
+        seal.open(token)
+
+
+def test_tokens_remembered_are_bounded_and_not_kept_as_text(monkeypatch):
+    monkeypatch.setattr(seal_module, "SEEN", 8)
+    seal = TokenSeal(KeyRing.ephemeral(), ledger_id=LEDGER)
+    tokens = [seal.mint(terms()).token for _ in range(50)]
+    assert all(seal.open(token) == seal.open(token) for token in tokens)
+    assert 0 < len(seal._seen) <= 8
+    assert not any(token.encode() in name for token in tokens for name in seal._seen)
+
+
 def test_an_audience_has_to_be_text():
     with pytest.raises(InteractionConfigurationError, match="audience"):
         seal_of(audience="\ud800")

@@ -24,9 +24,12 @@ class OpenAIChat(Codec):
     format = "openai-chat"
 
     def _round(self, entries: Sequence[Entry]) -> tuple[ReservedCall, ...]:
-        if not all(isinstance(entry, dict) and isinstance(entry.get("role"), str) for entry in entries):
-            raise broken("every message has to be an object with a role")
-        last = max((at for at, entry in enumerate(entries) if entry["role"] == "assistant"), default=None)
+        last = None
+        for at, entry in enumerate(entries):
+            if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
+                raise broken("every message has to be an object with a role")
+            if entry["role"] == "assistant":
+                last = at
         if last is None:
             raise broken("the turn holds no message of the assistant")
         calls = _calls(entries[last])
