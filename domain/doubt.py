@@ -10,6 +10,8 @@ from .ports import Found, Pauses
 
 #: The store is asked again after so many seconds, in turn.
 WAITS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+#: Nobody is kept in doubt for longer (seconds), however long the store takes to say nothing.
+LONGEST = 30.0
 
 
 @dataclass(slots=True)
@@ -18,6 +20,7 @@ class Doubt:
 
     is_open: bool = False
     _waits: Iterator[float] = field(default_factory=lambda: iter(WAITS))
+    _until: float | None = None
 
     async def arises(self, gone: StoreUnavailable) -> None:
         """Wait before the store is asked again.
@@ -28,8 +31,10 @@ class Doubt:
         if gone.outcome != "unknown" and not self.is_open:
             raise gone
         self.is_open = True
+        now = asyncio.get_running_loop().time()
+        self._until = self._until or now + LONGEST
         wait = next(self._waits, None)
-        if wait is None:
+        if wait is None or now + wait >= self._until:
             raise StoreUnavailable("the store does not say whether the append happened", outcome="unknown") from gone
         await asyncio.sleep(wait)
 
@@ -37,6 +42,9 @@ class Doubt:
         """Read a pause; while in doubt, as often as it takes. Raises as `arises` does."""
         while True:
             try:
-                return await pauses.find(pause_id)
+                async with asyncio.timeout_at(self._until):
+                    return await pauses.find(pause_id)
             except StoreUnavailable as gone:
                 await self.arises(gone)
+            except TimeoutError:
+                await self.arises(StoreUnavailable("the store says nothing", outcome="unknown"))

@@ -59,6 +59,15 @@ class Where:
         list[str] | None,
         typer.Option(metavar="MODULE:NAME", help="The host's own interactions: one, or a list. May be repeated."),
     ] = None
+    pooled: Annotated[
+        bool,
+        typer.Option(
+            "--pooled",
+            envvar="PAUSELEDGER_POOLED",
+            help="PostgreSQL is reached through a pooler in transaction mode.",
+            show_default=False,
+        ),
+    ] = False
     # Read from the arguments themselves, so that a fault in the other options is told as JSON as well.
     json: Annotated[bool, typer.Option("--json", help="Print exactly one JSON object, whatever the outcome.")] = False
 
@@ -73,6 +82,7 @@ class Where:
             audience=self.audience,
             leeway=self.leeway,
             lease=self.lease,
+            pooled=self.pooled,
             interactions=tuple(one for named in self.interactions or () for one in loaded(named)),
         )
 

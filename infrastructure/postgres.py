@@ -2,13 +2,14 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
 from functools import partial
 from importlib.resources import files
+from math import inf
 from secrets import randbelow, token_bytes
-from typing import Literal
+from typing import Any, Literal, Self, TypeVar, cast
 from uuid import UUID, uuid4
 
 import psycopg
@@ -20,7 +21,10 @@ from ..domain.errors import InteractionConfigurationError, StoreUnavailable
 from .postgres_database import (
     GOODBYES,
     SAYS,
+    SILENCE,
+    UNHEARD,
     ConnectionLost,
+    Failures,
     Row,
     Values,
     database,
@@ -41,6 +45,8 @@ from .store import (
     understood,
 )
 from .views_postgres import make_views
+
+T = TypeVar("T")
 
 _LAST = (1 << 63) - 1
 
@@ -79,6 +85,43 @@ def _once() -> Iterator[None]:
         raise StoreUnavailable(lost.says, outcome=lost.outcome) from None
 
 
+class _Unheard(Exception):
+    """Nothing was heard of the server for as long as a statement may take."""
+
+
+class _Connection(psycopg.Connection[Row]):
+    """One of a pool, that leaves word why it could not be made, and gives a silent server up.
+
+    Attributes:
+        patience: How long one exchange with the server may take (seconds).
+    """
+
+    patience: float = inf
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
+        with cast("Failures", kwargs.pop("failures")).noted():
+            return super().connect(conninfo, **kwargs)
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        # TCP's own deadline helps where nobody acknowledges; a middleman may, and pass nothing on.
+        return super().wait(self._bounded(gen), *args, **kwargs)
+
+    def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        deadline = time.monotonic() + self.patience
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                # The driver looks up every so often, nothing heard.
+                if not ready and time.monotonic() > deadline:
+                    self.close()
+                    raise _Unheard
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            return cast("T", done.value)
+
+
 class PostgresRecorder(LedgerRecorder):
     """Rows in a table of one schema. Its time is the server's clock.
 
@@ -98,6 +141,8 @@ class PostgresRecorder(LedgerRecorder):
         connect_timeout: How long one attempt to connect may take, in seconds (whole ones, rounded up).
         statement_timeout: How long the server may work on one statement, in seconds; waiting for other writers counts.
         pool_timeout: How long a call waits for a free or new connection, in seconds.
+        pooled: Whether a pooler in transaction mode stands between: then nothing is prepared in the server, and no
+            parameter is set at the start, which such a pooler would turn down or forget.
 
     Raises:
         InteractionConfigurationError: the connection string cannot be read.
@@ -112,6 +157,7 @@ class PostgresRecorder(LedgerRecorder):
         connect_timeout: float = 5.0,
         statement_timeout: float = 10.0,
         pool_timeout: float = 5.0,
+        pooled: bool = False,
     ) -> None:
         self.database = database(
             dsn,
@@ -120,10 +166,11 @@ class PostgresRecorder(LedgerRecorder):
             connect_timeout=connect_timeout,
             statement_timeout=statement_timeout,
             pool_timeout=pool_timeout,
+            pooled=pooled,
         )
         self._schema = schema
         self._closed = False
-        self._pools: dict[int, ConnectionPool[psycopg.Connection[Row]]] = {}
+        self._pools: dict[int, ConnectionPool[_Connection]] = {}
 
     @property
     def views_schema(self) -> str:
@@ -263,7 +310,7 @@ class PostgresRecorder(LedgerRecorder):
 
     def _direct(self) -> psycopg.Connection[Row]:
         try:
-            return psycopg.connect(**self.database.target, autocommit=True)
+            return psycopg.connect(**self.database.target, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error).strip()}") from None
 
@@ -345,7 +392,7 @@ class PostgresRecorder(LedgerRecorder):
         if self._closed:
             raise StoreUnavailable("the store is closed")
         # A pool does not survive a fork. The child must not even drop the parent's: it stays in the dict, untouched.
-        make = partial(ConnectionPool[psycopg.Connection[Row]], **self.database.of_pools)
+        make = partial(ConnectionPool[_Connection], connection_class=_Connection, **self.database.of_pools)
         pool = self._pools.get(os.getpid()) or self._pools.setdefault(os.getpid(), make())
         try:
             pool.open()
@@ -359,11 +406,14 @@ class PostgresRecorder(LedgerRecorder):
         finally:
             pool.putconn(connection)
 
-    def _living(self, pool: ConnectionPool[psycopg.Connection[Row]]) -> psycopg.Connection[Row]:
+    def _living(self, pool: ConnectionPool[_Connection]) -> _Connection:
         # The pool's own check pauses for seconds between dead connections; after a restart all of them are.
         for _ in range(self.database.pool_size):
             connection = pool.getconn()
-            if _still_there(connection):
+            connection.patience = SILENCE
+            there = _still_there(connection)
+            connection.patience = self.database.statement_timeout + SILENCE
+            if there:
                 return connection
             connection.close()
             pool.putconn(connection)
@@ -375,11 +425,13 @@ class PostgresRecorder(LedgerRecorder):
             yield
         except psycopg.Error as error:
             raise self.database.told(error, broken=connection.closed, rows=rows) from None
+        except _Unheard:
+            raise ConnectionLost(UNHEARD, outcome="unknown") from None
 
 
 def _still_there(connection: psycopg.Connection[Row]) -> bool:
     # Only one that has something to say is worth a round trip.
-    with suppress(psycopg.Error):
+    with suppress(psycopg.Error, _Unheard):
         if not silent(connection):
             connection.execute("")
         return True

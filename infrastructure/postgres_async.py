@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal, Self, cast
 from uuid import UUID
 
 import psycopg
@@ -15,10 +15,13 @@ from .pauses import Appended
 from .postgres_database import (
     GOODBYES,
     SILENCE,
+    UNHEARD,
     ConnectionLost,
     Database,
+    Failures,
     Row,
     Values,
+    break_off,
     insertion,
     loaded,
     loading,
@@ -26,7 +29,14 @@ from .postgres_database import (
 )
 from .store import Snapshot, place
 
-_Connection = psycopg.AsyncConnection[Row]
+
+class _Connection(psycopg.AsyncConnection[Row]):
+    """One of a pool, that leaves word why it could not be made."""
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
+        with cast("Failures", kwargs.pop("failures")).noted():
+            return await super().connect(conninfo, **kwargs)
 
 
 class PostgresStreams:
@@ -86,17 +96,19 @@ class PostgresStreams:
 
     async def _execute(self, statement: str, values: Values, *, rows: Sequence[StoredEvent] = ()) -> list[Row]:
         pool, connection = await self._connection()
+        # Broken off, not cancelled: the driver waits for the server that it told to give a statement up.
+        loop = asyncio.get_running_loop()
+        silence = loop.call_later(self._deadline, break_off, connection)
         try:
-            async with asyncio.timeout(self._deadline):
-                cursor = connection.cursor(binary=True)
-                await cursor.execute(self._database.statements[statement], values)
-                return await cursor.fetchall()
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(self._database.statements[statement], values)
+            return await cursor.fetchall()
         except psycopg.Error as error:
+            if loop.time() >= silence.when():
+                raise ConnectionLost(UNHEARD, outcome="unknown") from None
             raise self._database.told(error, broken=connection.closed, rows=rows) from None
-        except TimeoutError:
-            await connection.close()
-            raise ConnectionLost("nothing was heard of PostgreSQL any more", outcome="unknown") from None
         finally:
+            silence.cancel()
             await pool.putconn(connection)
 
     async def _connection(self) -> tuple[AsyncConnectionPool[_Connection], _Connection]:
@@ -104,7 +116,7 @@ class PostgresStreams:
             raise StoreUnavailable("the ledger is closed; open it again")
         pool = self._pool
         if pool is None:
-            pool = self._pool = AsyncConnectionPool(**self._database.of_pools)
+            pool = self._pool = AsyncConnectionPool(connection_class=_Connection, **self._database.of_pools)
         try:
             if pool.closed:
                 # It is not open yet; once its ledger is closed nobody comes this far.
@@ -130,6 +142,10 @@ async def _still_there(connection: _Connection) -> bool:
     # Only one that has something to say is worth a round trip.
     with suppress(psycopg.Error):
         if not silent(connection):
-            await connection.execute("")
+            silence = asyncio.get_running_loop().call_later(SILENCE, break_off, connection)
+            try:
+                await connection.execute("")
+            finally:
+                silence.cancel()
         return True
     return False

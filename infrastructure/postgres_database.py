@@ -1,7 +1,11 @@
 """What both ways to PostgreSQL share: where it is, its deadlines, the statements, and what its errors mean."""
 
+import logging
+import os
 import select
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC
 from functools import cached_property
@@ -17,6 +21,9 @@ from psycopg.conninfo import conninfo_to_dict
 from ..domain.errors import InteractionConfigurationError, StoreUnavailable
 from .store import Lease, Snapshot, StreamConflict, named, understood
 
+# What the driver and its pool warn of is told by our errors; a host that gives their loggers a handler hears both.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
+
 Row = tuple[Any, ...]
 Values = Sequence[Any] | Mapping[str, Any]
 
@@ -26,6 +33,7 @@ GOODBYES = 0.05
 
 #: How much longer than the server's own deadline a statement may take where nothing is heard of it (seconds).
 SILENCE = 5
+UNHEARD = "nothing was heard of PostgreSQL any more"
 
 #: What the server says by its state code, https://www.postgresql.org/docs/current/errcodes-appendix.html. All of
 #: these roll the statement back before they are told. PLF codes are those of postgres_log.sql.
@@ -37,6 +45,7 @@ SAYS = {
     "3F000": "the ledger's schema is not there; run `pauseledger migrate`",
     "42703": "the ledger's tables are of another make; run `pauseledger migrate`",
     "42883": "the ledger's functions are not there; run `pauseledger migrate`",
+    "53100": "the server's disk is full",
     "55P03": "a lock was not given in time; try again",
     "57014": "the statement took too long, or was cancelled; try again",
     "57P01": "the server is shutting down",
@@ -172,6 +181,23 @@ class ConnectionLost(StoreUnavailable):
         self.says = says
 
 
+class Failures:
+    """Why the last connection could not be made; None where it was."""
+
+    def __init__(self) -> None:
+        self.last: str | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what becomes of an attempt. What the driver says of one names host, user and database, and no secret."""
+        try:
+            yield
+        except psycopg.Error as error:
+            self.last = " ".join(str(error).split())
+            raise
+        self.last = None
+
+
 @dataclass(frozen=True)
 class Database:
     """One ledger's schema in a database, and how a process reaches it. Times are seconds.
@@ -180,6 +206,8 @@ class Database:
         target: What a connection is made with.
         statement_timeout: How long the server may work on one statement.
         pool_timeout: How long a call waits for a connection.
+        pooled: Whether a pooler in transaction mode stands between.
+        failures: Why no connection could be made.
     """
 
     target: Mapping[str, Any] = field(repr=False)
@@ -187,6 +215,8 @@ class Database:
     pool_size: int
     statement_timeout: float
     pool_timeout: float
+    pooled: bool = False
+    failures: Failures = field(default_factory=Failures, compare=False)
 
     @cached_property
     def names(self) -> dict[str, sql.Composable]:
@@ -215,7 +245,12 @@ class Database:
     def of_pools(self) -> dict[str, Any]:
         """What a pool is made with."""
         return {
-            "kwargs": {**self.target, "autocommit": True, "prepare_threshold": 0},
+            "kwargs": {
+                **self.target,
+                "autocommit": True,
+                "prepare_threshold": None if self.pooled else 0,
+                "failures": self.failures,
+            },
             "min_size": 1,
             "max_size": self.pool_size,
             "timeout": self.pool_timeout,
@@ -225,7 +260,10 @@ class Database:
     @property
     def no_connection(self) -> str:
         """Say that the pool gave none."""
-        return f"PostgreSQL gave no connection within {self.pool_timeout} s; the log of psycopg.pool says why"
+        why = (
+            self.failures.last or f"all {self.pool_size} are in use; ask less at once, or raise LedgerSettings.threads"
+        )
+        return f"PostgreSQL gave no connection within {self.pool_timeout} s: {why}"
 
     def told(self, error: psycopg.Error, *, broken: bool, rows: Sequence[StoredEvent] = ()) -> Exception:
         """Say what an error means to callers. What the server says may quote the row: only its code is passed on."""
@@ -237,15 +275,22 @@ class Database:
 
 
 def database(
-    dsn: str, *, schema: str, pool_size: int, connect_timeout: float, statement_timeout: float, pool_timeout: float
+    dsn: str,
+    *,
+    schema: str,
+    pool_size: int,
+    connect_timeout: float,
+    statement_timeout: float,
+    pool_timeout: float,
+    pooled: bool,
 ) -> Database:
     """Read a connection string.
 
     Raises:
         InteractionConfigurationError: it cannot be read.
     """
-    target = _target(dsn, connect_timeout, statement_timeout)
-    return Database(target, schema, pool_size, statement_timeout, pool_timeout)
+    target = _target(dsn, connect_timeout, statement_timeout, pooled=pooled)
+    return Database(target, schema, pool_size, statement_timeout, pool_timeout, pooled)
 
 
 def insertion(rows: Sequence[StoredEvent]) -> tuple[str, Values]:
@@ -286,6 +331,12 @@ def loaded(found: Sequence[Row]) -> Snapshot:
     )
 
 
+def break_off(connection: psycopg.Connection[Row] | psycopg.AsyncConnection[Row]) -> None:
+    """End a connection under whoever waits for it; they are told that it broke."""
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
 def silent(connection: psycopg.Connection[Row] | psycopg.AsyncConnection[Row]) -> bool:
     """Tell whether an idle connection has nothing to say: one that has was told goodbye, most likely.
 
@@ -300,7 +351,7 @@ def silent(connection: psycopg.Connection[Row] | psycopg.AsyncConnection[Row]) -
     return not select.select([descriptor], [], [], 0)[0]
 
 
-def _target(dsn: str, connect_timeout: float, statement_timeout: float) -> dict[str, Any]:
+def _target(dsn: str, connect_timeout: float, statement_timeout: float, *, pooled: bool) -> dict[str, Any]:
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
@@ -318,7 +369,8 @@ def _target(dsn: str, connect_timeout: float, statement_timeout: float) -> dict[
     # The server's deadline does not help where the network swallows its answer: TCP's own has to.
     network = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
     network |= {"tcp_user_timeout": milliseconds + SILENCE * 1000, "connect_timeout": ceil(connect_timeout)}
-    return {"application_name": "pauseledger", **network, **given, "client_encoding": "UTF8", "options": settings}
+    target = {"application_name": "pauseledger", **network, **given, "client_encoding": "UTF8"}
+    return target if pooled else {**target, "options": settings}
 
 
 def _lost(error: psycopg.Error) -> ConnectionLost:

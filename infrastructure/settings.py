@@ -21,6 +21,8 @@ KEYS_VARIABLE = "PAUSELEDGER_KEYS"
 #: Names the directory of the key file.
 KEYS_DIRECTORY_VARIABLE = "PAUSELEDGER_KEYS_DIR"
 APPLICATION = "pauseledger"
+#: No deadline is longer (seconds): a day.
+LONGEST = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,14 @@ class LedgerSettings:
         views: Where the views are kept, as the URL of a store. Default: beside the ledger.
         threads: Threads for drivers that block; to PostgreSQL as many connections, and as many of the loop.
         schema: The PostgreSQL schema.
+        pooled: Whether PostgreSQL is reached through a pooler in transaction mode, such as PgBouncer.
         busy_timeout: How long SQLite waits for another process's write.
-        connect_timeout, statement_timeout, pool_timeout: PostgreSQL's deadlines.
+        connect_timeout: How long one attempt to connect to PostgreSQL may take (rounded up to whole seconds).
+        statement_timeout: How long PostgreSQL may work on one statement, waiting for locks included.
+        pool_timeout: How long a call waits for one of the connections to PostgreSQL.
+
+    Raises:
+        InteractionConfigurationError: a value is none that could work.
     """
 
     keys_directory: Path | None = None
@@ -55,6 +63,7 @@ class LedgerSettings:
     views: str | None = field(default=None, repr=False)
     threads: int = 8
     schema: str = "pauseledger"
+    pooled: bool = False
     busy_timeout: float = 5.0
     connect_timeout: float = 5.0
     statement_timeout: float = 10.0
@@ -64,6 +73,11 @@ class LedgerSettings:
         for name, least, most in (("leeway", 0, 86_400), ("lease", 1, 30 * 86_400), ("threads", 1, 1000)):
             if type(getattr(self, name)) is not int or not least <= getattr(self, name) <= most:
                 raise InteractionConfigurationError(f"{name} must be a whole number from {least} to {most}")
+        for name in ("busy_timeout", "connect_timeout", "statement_timeout", "pool_timeout"):
+            given = getattr(self, name)
+            # A deadline of nought means none at all to the server.
+            if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= LONGEST:
+                raise InteractionConfigurationError(f"{name} must be seconds, above 0 and at most {LONGEST}")
         unknown = set(self.optional_axes) - set(AXES)
         if unknown:
             raise InteractionConfigurationError(

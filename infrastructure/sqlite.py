@@ -72,6 +72,8 @@ class SQLiteRecorder(LedgerRecorder):
     connects; nothing in SQLite can keep a program that may write the file from dropping a trigger or a table. A process
     may fork while no other thread is inside a recorder.
 
+    A file that is moved, removed or replaced under an open ledger is `StoreUnavailable`, until it is back.
+
     Processes take turns: whoever writes next holds a lock on an empty file beside (the path and `-turn`) until the one
     before is done, so that nobody who has just written can come first again.
 
@@ -86,6 +88,7 @@ class SQLiteRecorder(LedgerRecorder):
         self._busy_timeout = busy_timeout
         self._create = create
         self._closed = False
+        self._file: tuple[int, int] | None = None
         self._idle: list[sqlite3.Connection] = []
         self._idle_writers: list[sqlite3.Connection] = []
         _OPEN.add(self)
@@ -250,6 +253,7 @@ class SQLiteRecorder(LedgerRecorder):
         with self._turn(), self._connection(self._idle_writers) as connection:
             self._begin(connection)
             yield connection
+            self._require_file()
             _commit(connection)
 
     @contextmanager
@@ -305,8 +309,10 @@ class SQLiteRecorder(LedgerRecorder):
         if self._closed:
             raise StoreUnavailable("the store is closed")
         shelf = self._idle if idle is None else idle
+        self._require_file()
         with _told():
             connection = self._take(shelf)
+            self._file = self._file or self._at_path()
             try:
                 yield connection
             except sqlite3.Error:
@@ -314,6 +320,24 @@ class SQLiteRecorder(LedgerRecorder):
                 raise
             finally:
                 self._give(shelf, connection)
+
+    def _require_file(self) -> None:
+        """Take nothing into a file that nobody finds any more, and make no second one in its place.
+
+        Raises:
+            StoreUnavailable: what is at the path is not the file that was opened.
+        """
+        if self._file is not None and self._at_path() != self._file:
+            raise StoreUnavailable(
+                "the SQLite file was moved, removed or replaced while it was open; put it back, or open the ledger anew"
+            )
+
+    def _at_path(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _take(self, idle: list[sqlite3.Connection]) -> sqlite3.Connection:
         try:

@@ -64,6 +64,8 @@ class Ledger:
         self._lent: WeakSet[Any] = WeakSet()
 
     async def __aenter__(self) -> Self:
+        if self._executor is not None:
+            raise InteractionConfigurationError("the ledger is open already; open another one with open_ledger()")
         self._executor = Executor(self._settings.threads)
         self._rules = Executor(self._settings.threads)
         try:
@@ -295,6 +297,7 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
             connect_timeout=settings.connect_timeout,
             statement_timeout=settings.statement_timeout,
             pool_timeout=settings.pool_timeout,
+            pooled=settings.pooled,
         )
     raise InteractionConfigurationError(
         "a store is `memory:`, `sqlite:///path/to/file` or `postgresql://user@host/database`; pass one of these"

@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 from collections import Counter
-from contextlib import asynccontextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from uuid import UUID
@@ -13,7 +12,6 @@ import pauseledger as pl
 import psycopg
 import pytest
 from pauseledger.infrastructure import raw_check
-from pauseledger.infrastructure.keys import KeyFile
 from pauseledger.infrastructure.postgres import PostgresRecorder
 from pauseledger.infrastructure.testing import TemporaryPostgres
 
@@ -25,79 +23,9 @@ def _load(name):
     return module
 
 
-crew, proxy, scene = _load("crew"), _load("proxy"), _load("scene")
+crew, host = _load("crew"), _load("host")
+proxy, judge, host_behind_a_proxy, OPERATIONS = host.proxy, host.judge, host.host_behind_a_proxy, host.OPERATIONS
 MOMENTS = (proxy.BEFORE, proxy.MIDST, proxy.AFTER)
-RUN, CALL = "run", scene.CALLS[0]
-AXES = scene.axes_of(RUN, CALL)
-
-
-class Host:
-    """A ledger behind a proxy that cuts, and the operations of a host on one pause of it."""
-
-    def __init__(self, ledger, cutting):
-        self.ledger, self.cutting = ledger, cutting
-        self.receipt = self.turn = None
-
-    async def pause(self):
-        self.receipt = await self.ledger.capability.pause(scene.pause_commands(RUN)[0])
-        return self.receipt
-
-    def stated(self):
-        envelope = pl.recognise(self.ledger.capability, self.receipt.token).envelope
-        return {"envelope": envelope, "response": scene.answer("Anne"), **dict(AXES)}
-
-    async def redeem(self, key="key"):
-        self.turn = await pl.prepare(self.ledger.capability, **self.stated(), attempt_key=key)
-        return self.turn
-
-    async def answer(self):
-        return await self.ledger.capability.answer(pl.AnswerCommand(**self.stated()))
-
-    async def recover(self):
-        self.turn = await self.ledger.capability.recover(pl.RecoverCommand(pause_id=self.receipt.pause_id, axes=AXES))
-        return self.turn
-
-    async def settle(self):
-        command = pl.SettleCommand(self.receipt.pause_id, AXES, self.turn.fence, "finished")
-        return await self.ledger.capability.settle(command)
-
-    async def withdraw(self):
-        return await self.ledger.capability.withdraw(pl.WithdrawCommand(pause_id=self.receipt.pause_id, axes=AXES))
-
-
-#: Each operation: what comes before it, what it gives, and the one fact it leaves.
-OPERATIONS = {
-    "pause": ([], "pause.paused"),
-    "answer": (["pause"], "pause.answered"),
-    "redeem": (["pause"], "pause.consumed"),
-    "recover": (["pause", "answer"], "pause.consumed"),
-    "settle": (["pause", "redeem"], "pause.continued"),
-    "withdraw": (["pause"], "pause.withdrawn"),
-}
-
-
-def judge(operation, given):
-    """Hold what the caller got against what it asked for."""
-    if operation == "pause":
-        assert isinstance(given, pl.PauseReceipt)
-        assert given.existing is False
-        assert given.token.startswith("plp1")
-    elif operation in ("redeem", "recover"):
-        assert isinstance(given, pl.ResumedTurn)
-        assert given.fence == 1
-    else:
-        assert given.state == {"answer": "answered", "settle": "continued", "withdraw": "withdrawn"}[operation]
-
-
-@asynccontextmanager
-async def host_behind_a_proxy(pg, dsn, folder):
-    KeyFile(folder / "keys").create()
-    with proxy.Proxy(f"{pg.host}/.s.PGSQL.5432") as cutting:
-        base, _, _ = dsn.partition("?")
-        url = f"{base.replace('@/', f'@127.0.0.1:{cutting.port}/')}?sslmode=disable&gssencmode=disable"
-        settings = pl.LedgerSettings(keys_directory=folder / "keys", threads=2, connect_timeout=1, pool_timeout=0.3)
-        async with pl.open_ledger(url, settings) as ledger:
-            yield Host(ledger, cutting)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -1,12 +1,16 @@
-"""A TCP proxy before PostgreSQL that cuts a connection at a chosen moment of an append."""
+"""A TCP proxy before PostgreSQL that cuts or stalls a connection at a chosen moment of an append."""
 
 import socket
 import struct
 import threading
 from contextlib import suppress
 
-#: Cut before the append reaches the server; in its midst; or once the server has committed, its answer swallowed.
-BEFORE, MIDST, AFTER = "before", "midst", "after"
+#: Cut before the append reaches the server; in its midst; as soon as all of it was sent; in the midst of the answer; or
+#: once the server has committed, its answer swallowed.
+BEFORE, MIDST, SENT, ANSWER, AFTER = "before", "midst", "sent", "answer", "after"
+
+
+_READY = b"Z\0\0\0\x05I"
 
 
 class Proxy:
@@ -20,7 +24,8 @@ class Proxy:
         self._server = server
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._cuts = []
-        self._refusing = False
+        self._refusing = self._stalling = self._silent = False
+        self._links = []
         self._open = []
         self.cut = 0
 
@@ -36,13 +41,22 @@ class Proxy:
     def port(self):
         return self._listener.getsockname()[1]
 
-    def arm(self, *moments, then_unreachable=False):
-        """Cut the next appends at these moments; afterwards, where asked, let nobody in until `heal`."""
-        self._cuts, self._then_unreachable = list(moments), then_unreachable
+    def arm(self, *moments, then_unreachable=False, stall=False):
+        """Cut the next appends at these moments; afterwards, where asked, let nobody in until `heal`.
+
+        A stalled connection stays open, and takes whatever is sent; nothing comes out of it any more.
+        """
+        self._cuts, self._then_unreachable, self._stalling = list(moments), then_unreachable, stall
+
+    def stall_all(self):
+        """Pass nothing on, of the connections there are and of those to come, until `heal`."""
+        self._silent = True
+        for link in self._links:
+            link.stalled = True
 
     def heal(self):
         """Let everybody in again."""
-        self._refusing = False
+        self._refusing = self._silent = False
 
     def _accept(self):
         with suppress(OSError):
@@ -55,6 +69,8 @@ class Proxy:
                 server.connect(self._server)
                 self._open += [client, server]
                 link = _Link(self, client, server)
+                link.stalled = self._silent
+                self._links.append(link)
                 for side in (link.from_client, link.from_server):
                     threading.Thread(target=side, daemon=True).start()
 
@@ -67,6 +83,9 @@ class Proxy:
         if self._then_unreachable and not self._cuts:
             self._refusing = True
             self._cut_all()
+        if self._stalling:
+            link.stalled = True
+            return
         _reset(link.client)
         _reset(link.server)
 
@@ -81,7 +100,8 @@ class _Link:
     def __init__(self, proxy, client, server):
         self.proxy, self.client, self.server = proxy, client, server
         self._inserts = set()
-        self._swallowing = False
+        self._moment = None
+        self.stalled = False
 
     def from_client(self):
         with suppress(OSError, EOFError):
@@ -95,6 +115,7 @@ class _Link:
         kind = head[:1]
         if kind == b"P":
             name, query, _ = body.split(b"\0", 2)
+            self._inserts.discard(name)
             if b"INSERT INTO" in query and b"stored_events" in query:
                 self._inserts.add(name)
         moment = self.proxy.moment() if kind == b"B" and body.split(b"\0", 2)[1] in self._inserts else None
@@ -105,18 +126,25 @@ class _Link:
             self.server.sendall(whole[: len(whole) // 2])
             self.proxy.cut_now(self)
         else:
-            self._swallowing = moment == AFTER or self._swallowing
+            self._moment = moment or self._moment
             self._pass(body, head)
+            if kind == b"S" and self._moment == SENT:
+                # A Sync is the last of what is sent.
+                self.proxy.cut_now(self)
 
     def _pass(self, body, head):
-        self.server.sendall(head + body)
+        if not self.stalled:
+            self.server.sendall(head + body)
 
     def from_server(self):
         with suppress(OSError):
             while said := self.server.recv(1 << 16):
-                if self._swallowing:
+                if self.stalled or self._moment == SENT:
+                    continue
+                if self._moment in (ANSWER, AFTER):
                     # ReadyForQuery ends what the server says of a statement: by then it has committed.
-                    if said.endswith(b"Z\0\0\0\x05I"):
+                    if said.endswith(_READY):
+                        self.client.sendall(said[: -len(_READY)] if self._moment == ANSWER else b"")
                         self.proxy.cut_now(self)
                 else:
                     self.client.sendall(said)
