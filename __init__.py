@@ -97,6 +97,7 @@ from .domain.kernel_resume import (
 from .domain.rehydration import NOT_ANSWERED, NOT_DISPATCHED, rehydrate
 from .domain.switches import SURFACES, MemorySwitches
 from .domain.turn import CheckpointReference, PausedTurn, Turn
+from .infrastructure.events import EventPage
 from .infrastructure.joined import Joined
 from .infrastructure.settings import LedgerSettings
 from .infrastructure.wiring import Ledger, open_ledger
@@ -134,6 +135,7 @@ __all__ = [
     "Dispatch",
     "DoorReport",
     "Envelope",
+    "EventPage",
     "HumanInteractionCapability",
     "Inbox",
     "Interaction",

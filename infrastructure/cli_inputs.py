@@ -52,6 +52,10 @@ class Where:
             help="The directory of keys.json. PAUSELEDGER_KEYS, holding the keys themselves, comes first.",
         ),
     ] = None
+    views: Annotated[
+        str | None,
+        typer.Option(help="Where the views are kept, as the URL of a store. [default: beside the ledger]"),
+    ] = None
     audience: Annotated[str, typer.Option(help="Tokens are bound to it.")] = ""
     leeway: Annotated[int, typer.Option(min=0, help="Seconds by which clocks may differ.")] = 0
     lease: Annotated[int, typer.Option(min=1, help="Seconds a claim holds before the turn may be recovered.")] = 60
@@ -79,6 +83,7 @@ class Where:
         """
         return LedgerSettings(
             keys_directory=self.keys_dir,
+            views=self.views,
             audience=self.audience,
             leeway=self.leeway,
             lease=self.lease,

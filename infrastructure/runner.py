@@ -53,10 +53,10 @@ COUNTED = 10_000
 class Log:
     """The log as followers read it: headers alone."""
 
-    def __init__(self, recorder: LedgerRecorder, mapper: FactMapper) -> None:
+    def __init__(self, recorder: LedgerRecorder, mapper: FactMapper, ledger_id: UUID) -> None:
         self._recorder = recorder
         self._mapper = mapper
-        self._ledger = str(recorder.identity().ledger_id)
+        self._ledger = str(ledger_id)
         self._front = b'{"ledger":"%b","pause":"' % self._ledger.encode()
         self._parsers: dict[str, tuple[str, Callable[[bytes], dict[str, Any]] | None]] = {}
 

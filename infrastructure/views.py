@@ -125,7 +125,7 @@ class LedgerViews:
         own = views is not recorder
         projections = [projection() for projection in PROJECTIONS]
         self._rows = {projection.name: rows_of(projection, views, own=own) for projection in projections}
-        self._log = Log(recorder, pauses.mapper)
+        self._log = Log(recorder, pauses.mapper, services.identity.ledger_id)
         self._pauses = pauses
         self._recorder = recorder
         self._services = services

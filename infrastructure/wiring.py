@@ -26,6 +26,7 @@ from ..domain.kernel_resume import ResumedTurn
 from ..domain.services import Services
 from ..domain.switches import Surface
 from ..projections.stranded import Stranded
+from .events import LedgerEvents
 from .executor import Executor
 from .following import Following
 from .joined import Joined
@@ -34,6 +35,7 @@ from .logs import StructuredJournal
 from .mapper import Registry
 from .memory import MemoryRecorder
 from .pauses import EventSourcedPauses, Streams, ThreadedStreams
+from .runner import Log
 from .schemas import compile_schema
 from .seal import TokenSeal
 from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
@@ -119,6 +121,19 @@ class Ledger:
         self._open_or_say()
         assert self._views is not None  # noqa: S101 - made with it
         return self._views
+
+    @property
+    def events(self) -> LedgerEvents:
+        """The log as integration events (CloudEvents 1.0), page by page or followed.
+
+        Raises:
+            InteractionConfigurationError: the library is not installed, or the ledger is not open.
+        """
+        _, pauses, services = self._open_or_say()
+        assert self._executor is not None  # noqa: S101 - made on entry
+        ledger_id = services.identity.ledger_id
+        log = Log(self.recorder, pauses.mapper, ledger_id)
+        return LedgerEvents(log, ledger_id, self._executor, services.journal)
 
     def follow(self, *, sweep: bool = True, progress: Callable[[int, int], None] | None = None) -> Following:
         """Follow the log, so that views are a moment behind, and mark closed windows: in this event loop.
