@@ -164,3 +164,13 @@ async def test_a_follower_is_a_process_that_ends_when_told(stage, told):
         said, _ = follower.communicate(timeout=20)
         assert follower.returncode == 0
         assert set(json.loads(said)["positions"].values()) == {pause.receipt.position}
+
+
+async def test_views_may_live_in_another_place_than_the_ledger(tmp_path, capsys):
+    stage, apart = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys"), tmp_path / "views.db"
+    await make_pauses(stage)
+    places = ["--store", stage.url, "--keys-dir", str(stage.keys), "--views", f"sqlite:///{apart}"]
+    assert await asyncio.to_thread(run, ["open", *TENANT, *places, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["open"] == 2
+    assert apart.exists()
+    assert stage.sql("SELECT name FROM sqlite_master WHERE name LIKE 'view!_%' ESCAPE '!'") == []
