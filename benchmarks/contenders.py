@@ -29,6 +29,10 @@ class Contender:
         return self.base == "hand_sqlite"
 
     @property
+    def ours(self):
+        return self.name.startswith("pauseledger")
+
+    @property
     def missing(self):
         return machine.installed(self.package) is None
 
@@ -55,4 +59,7 @@ ALL = (
 )
 #: Whose versions are told.
 PACKAGES = ("psycopg", "eventsourcing", "dbos", "langgraph", *SAVERS)
-OURS = tuple(one.name for one in ALL if one.name.startswith(("hand", "pauseledger")))
+#: Ours, by the one it is measured by.
+PAUSELEDGER = {one.base: one.name for one in ALL if one.ours}
+#: Who is in a quick run.
+QUICK = [*PAUSELEDGER, *PAUSELEDGER.values()]

@@ -32,7 +32,6 @@ class DbosPg(w.Peer):
                 "sys_db_pool_size": max(8, self.conc),
                 "max_executor_threads": max(8, 2 * self.conc),
                 "log_level": "ERROR",
-                "run_admin_server": False,
             }
         )
         await asyncio.to_thread(DBOS.launch)

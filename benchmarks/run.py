@@ -14,6 +14,7 @@ they are of the machine they were taken on.
 import argparse
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -71,7 +72,12 @@ def speed(given, peers):
                     if at_once == max(given.at_once):
                         figures += [one | {"disk": disk} for one in stage.statements()]
                         raced += [one | {"disk": disk} for one in stage.races(min(RACES, given.rounds))]
-    return {"figures": figures, "raced": raced, "judged": judging.judge(), "version": version}
+    return {
+        "figures": figures,
+        "raced": raced,
+        "judged": judging.judge(1000 if given.quick else 5000),
+        "version": version,
+    }
 
 
 def show_speed(given, peers, found):
@@ -83,6 +89,8 @@ def show_speed(given, peers, found):
         f"A second, and in brackets how many times longer than by hand in the same round (median of {given.rounds}):\n"
     )
     print(tables.compared(peers, figures, stages, "rate"))
+    print("\nHow many times as many pauseledger does in the same rounds:\n")
+    print(tables.beside(contenders.PAUSELEDGER, peers, figures, stages))
     print("\nThe 99th percentile in milliseconds, and how many times that of by hand:\n")
     print(tables.compared(peers, figures, stages, "p99"))
     print(f"\nWhat one costs, {most} at once on the {disks[0]} disk:\n")
@@ -90,7 +98,11 @@ def show_speed(given, peers, found):
     print(f"\nOne token redeemed by {RACERS} at once:\n")
     print(tables.races(peers, found["raced"], disks[0]))
     forged, wrong = found["judged"]["forged"], found["judged"]["wrong_axis"]
-    print(f"\nA forged token is judged in {forged:.1f} us, one that states a wrong axis in {wrong:.1f} us.")
+    recorded = [one["statements"] for one in figures if one["op"] == "refuse"]
+    print(
+        f"\nA forged token is judged in {forged:.1f} us, a wrong axis in {wrong:.1f} us"
+        + (f", and put on record in {tables.number(recorded[0])} statements." if recorded else ".")
+    )
 
 
 def growth(given, peers):
@@ -141,17 +153,17 @@ def arguments():
     if given.quick:
         given.at_once, given.disks, given.rounds, given.seconds = [2], ["fast"], 1, 0.02
     if given.only is None and (given.quick or given.growth):
-        given.only = ["hand_pg", "pauseledger_pg"] if given.growth else contenders.OURS
+        given.only = ["hand_pg", "pauseledger_pg"] if given.growth else contenders.QUICK
     return given
 
 
 def main():
     given = arguments()
-    peers = chosen(given.only)
+    peers, load = chosen(given.only), os.getloadavg()[0]
     measure, show = (growth, show_growth) if given.growth else (speed, show_speed)
     found = measure(given, peers)
     print(f"{' '.join(['python benchmarks/run.py', *sys.argv[1:]])}\n")
-    print(machine.describe(found["version"], contenders.PACKAGES) + "\n")
+    print(f"{machine.describe(found['version'], contenders.PACKAGES)}; a load of {load:.1f} before it began\n")
     show(given, peers, found)
     if given.json:
         given.json.write_text(json.dumps(found))

@@ -35,7 +35,7 @@ class Peer:
         self.contender, self.where, self.at_once, self.stored = contender, where, at_once, stored
         self.size, self.log = LEAST, folder / "log"
         command = [sys.executable, str(HERE / "worker.py"), contender.module, contender.kind, where, str(at_once)]
-        quiet = {"LANGSMITH_TRACING": "false", "LANGGRAPH_STRICT_MSGPACK": "false", "PYTHONWARNINGS": "ignore"}
+        quiet = {"LANGSMITH_TRACING": "false", "PYTHONWARNINGS": "ignore"}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command,
@@ -164,12 +164,13 @@ class Stage:
                 yield done | {"peer": peer.contender.name, "round": number}
 
     def statements(self):
-        """Count what each says to the server for an operation; a measurement of its own."""
+        """Count what each says to the server for an operation, and ours for a refusal; a measurement of its own."""
         with self.server.listened() as counted:
-            for op in tables.OPS:
-                done = self.each(Peer.measure, op, COUNTED, 1)
-                said = counted()
-                for peer in [one for one, _ in done if not one.contender.sqlite]:
-                    count = said[urlsplit(peer.where).path[1:]] / COUNTED
-                    place = {"op": op, "round": "listened", "at_once": self.at_once, "stored": peer.stored}
-                    yield {"peer": peer.contender.name, **place, "statements": count}
+            for op in ("pause", "refuse", "redeem"):
+                for peer in list(self.peers):
+                    if peer.contender.sqlite or (op == "refuse" and not peer.contender.ours):
+                        continue
+                    if self.tried(peer, Peer.measure, op, COUNTED, 1):
+                        said = counted()[urlsplit(peer.where).path[1:]] / COUNTED
+                        place = {"op": op, "round": "listened", "at_once": self.at_once, "stored": peer.stored}
+                        yield {"peer": peer.contender.name, **place, "statements": said}

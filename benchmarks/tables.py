@@ -39,7 +39,6 @@ def table(head, rows):
 
 def compared(peers, figures, stages, figure):
     """A row a peer, a column a stage and operation: the figure, and in brackets how many times hand's."""
-    head = [""] + [f"{SLOWER[disk]}{op}, {at_once} at once" for disk, at_once in stages for op in OPS]
     rows = []
     for peer in peers:
         cells = []
@@ -51,7 +50,30 @@ def compared(peers, figures, stages, figure):
                 brackets = f" ({number(ratio)})" if ratio and peer.name != peer.base else ""
                 cells.append(number(middle(mine, figure)) + brackets)
         rows.append([peer.title, *cells])
-    return table(head, rows)
+    return table(["", *columns(stages)], rows)
+
+
+def beside(ours, peers, figures, stages):
+    """A row a peer of the same store: how many times as many of ours there are in the same rounds."""
+    rows = []
+    for peer in peers:
+        own = ours[peer.base]
+        if peer.name in (own, peer.base):
+            continue
+        cells = []
+        for disk, at_once in stages:
+            for op in OPS:
+                wanted = {"disk": disk, "at_once": at_once, "op": op}
+                cells.append(
+                    number(times(of(figures, peer=peer.name, **wanted), of(figures, peer=own, **wanted), "rate"))
+                )
+        rows.append([peer.title, *cells])
+    return table(["", *columns(stages)], rows)
+
+
+def columns(stages):
+    """Name a column for each operation of each stage."""
+    return [f"{SLOWER[disk]}{op}, {at_once} at once" for disk, at_once in stages for op in OPS]
 
 
 #: What an operation costs: the title of a column, the figure, and what to divide it by.
