@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-pytest.register_assert_rewrite("pauseledger.infrastructure.testing")
+pytest.register_assert_rewrite("pauseledger.infrastructure.testing", "pauseledger.infrastructure.testing_kernels")
 
 from pauseledger.infrastructure.postgres import PostgresRecorder  # noqa: E402 - rewriting comes before the import
 from pauseledger.infrastructure.testing import TemporaryPostgres  # noqa: E402 - the same

@@ -1,7 +1,5 @@
 """A LangChain agent that stops for a person and goes on: what its model sees, and how often its tools ran."""
 
-import asyncio
-
 import pytest
 
 pytest.importorskip("langchain", reason="the langchain extra is not installed")
@@ -27,26 +25,16 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from pauseledger import (
-    APPROVAL,
-    ASK_USER,
     NOT_ANSWERED,
     NOT_DISPATCHED,
     Actor,
-    AlreadyConsumed,
-    AlreadyContinued,
-    AnswerCommand,
     AskUserAnsweredEvent,
     InteractionConfigurationError,
-    LapseAnswer,
     LedgerSettings,
     PauseWithdrawn,
     RecoverCommand,
     ResponseInvalid,
-    ResumedTurn,
     RoundOpen,
-    Scope,
-    SettleCommand,
-    TokenExpired,
     WithdrawCommand,
     open_ledger,
     resume_run,
@@ -57,10 +45,7 @@ from pauseledger.infrastructure.kernels import Ended, Gate
 from pauseledger.infrastructure.kernels.langchain import LangChainKernel, side_effect
 from pauseledger.infrastructure.kernels.langchain_middleware import TOOL_APPROVAL, PauseMiddleware, ask_user_tool
 from pauseledger.infrastructure.keys import KeyFile
-
-ACME = Scope(tenant_id="acme")
-QUESTION = {"questions": [{"question": "Where to?", "options": [{"label": "Staging"}, {"label": "Production"}]}]}
-ANSWER = {"answers": [{"question_id": "q1", "selections": ["Staging"]}]}
+from pauseledger.infrastructure.testing_kernels import ANSWER, GATES, QUESTION, SCOPE, KernelConformance
 
 
 class Model(BaseChatModel):
@@ -101,7 +86,7 @@ class World:
             """Deploy the release."""
             effect = side_effect(runtime.tool_call_id)
             self.runs.append(("deploy", to, effect))
-            self.effects[effect.idempotency_key] = to
+            self.effects.setdefault(effect.idempotency_key, to)
             return f"deployed to {to}"
 
         @tool
@@ -113,7 +98,6 @@ class World:
         return [deploy, look, ask_user_tool()]
 
 
-GATES = {"deploy": Gate(APPROVAL), "ask_user": Gate(ASK_USER)}
 STOPPERS = {
     "middleware": lambda: PauseMiddleware(GATES),
     "batched": lambda: HumanInTheLoopMiddleware({"deploy": True}),
@@ -132,7 +116,7 @@ class Host:
             saver = saver or InMemorySaver()
         self.agent = create_agent(self.model, self.world.tools(), middleware=[middleware], checkpointer=saver)
         gates = gates if stopper == "middleware" else None
-        self.kernel = LangChainKernel(self.agent, ledger.capability, scope=ACME, gates=gates, **kernel)
+        self.kernel = LangChainKernel(self.agent, ledger.capability, scope=SCOPE, gates=gates, **kernel)
 
     async def ask(self, prompt="Deploy the release.", run_id="run-1", **given):
         return await self.kernel.run(prompt, run_id=run_id, session_id="chat-7", **given)
@@ -142,7 +126,44 @@ class Host:
 
 
 def results(messages):
-    return {message.tool_call_id: message.content for message in messages if isinstance(message, ToolMessage)}
+    found = [(one.tool_call_id, one.content) for one in messages if isinstance(one, ToolMessage)]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+class Suited(Host):
+    """The same, as the suite knows it."""
+
+    options = {}
+
+    def __init__(self, ledger, *replies, gates, effects):
+        world = World()
+        world.effects = {} if effects is None else effects
+        super().__init__(ledger, *map(self._said, replies), gates=gates, world=world)
+
+    def _said(self, reply):
+        if isinstance(reply, str):
+            return AIMessage(reply)
+        return reply if isinstance(reply, Exception) else calling(*reply)
+
+    @property
+    def runs(self):
+        return [to or name for name, to, _ in self.world.runs]
+
+    @property
+    def effects(self):
+        return self.world.effects
+
+    @property
+    def seen(self):
+        return [results(messages) for messages in self.model.seen]
+
+
+class TestConformance(KernelConformance):
+    """What every kernel must do."""
+
+    def agent(self, ledger, *replies, gates=GATES, effects=None):
+        return Suited(ledger, *replies, gates=gates, effects=effects)
 
 
 async def newest(ledger, receipt):
@@ -178,13 +199,6 @@ async def test_a_gated_call_stops_the_run_before_its_tool(memory, stopper):
     assert (paused.run_id, paused.session_id, paused.call_id) == ("run-1", "chat-7", "c1")
 
 
-async def test_a_run_without_a_gated_call_comes_to_its_end(memory):
-    host = Host(memory, calling(("c1", "look", {})), AIMessage("quiet"))
-    ended = await host.ask()
-    assert (ended.paused, ended.messages[-1].content) == ((), "quiet")
-    assert host.world.runs == [("look", None, None)]
-
-
 async def test_the_stored_turn_gives_back_equal_messages(memory):
     reply = calling(("c1", "ask_user", QUESTION))
     reply.response_metadata = {"model": "m", "logprobs": None}
@@ -211,7 +225,7 @@ async def test_an_agent_within_another_cannot_pause_the_outer_turn(memory):
         return str(await inner.ainvoke({"messages": [HumanMessage("Deploy.")]}))
 
     outer = create_agent(Model(replies=[calling(("c1", "delegate", {}))], seen=[]), [delegate])
-    kernel = LangChainKernel(outer, memory.capability, scope=ACME, gates=GATES)
+    kernel = LangChainKernel(outer, memory.capability, scope=SCOPE, gates=GATES)
     with pytest.raises(InteractionConfigurationError, match="inside another"):
         await kernel.run("Go.", run_id="r", session_id="s")
 
@@ -225,7 +239,7 @@ async def test_an_interrupt_of_another_kind_is_no_request(memory):
     model = Model(replies=[calling(("c1", "think", {}))], seen=[])
     agent = create_agent(model, [think], checkpointer=InMemorySaver())
     with pytest.raises(InteractionConfigurationError, match="past the ledger"):
-        await LangChainKernel(agent, memory.capability, scope=ACME).run("Go.", run_id="r", session_id="s")
+        await LangChainKernel(agent, memory.capability, scope=SCOPE).run("Go.", run_id="r", session_id="s")
 
 
 async def test_a_stopped_request_can_no_longer_be_answered_in_the_thread(memory):
@@ -247,7 +261,7 @@ async def test_a_graph_of_ones_own_ends_where_a_gated_call_waits(memory):
     graph.add_node("model", node)
     graph.add_edge(START, "model")
     graph.add_edge("model", END)
-    kernel = LangChainKernel(graph.compile(), memory.capability, scope=ACME, gates=GATES)
+    kernel = LangChainKernel(graph.compile(), memory.capability, scope=SCOPE, gates=GATES)
     ended = await kernel.run("Deploy.", run_id="r", session_id="s")
     turn = await memory.redeem(ended.paused[0].token, ANSWER, axes=ended.asked[0].axes)
     assert (await resume_run(kernel, turn)).messages[-1].content == "Staging it is."
@@ -352,7 +366,7 @@ async def test_a_decision_that_is_not_allowed_is_refused_and_an_allowed_one_rede
     world, model = World(), Model(replies=[calling(("c1", "deploy", {"to": "prod"})), AIMessage("done")], seen=[])
     middleware = HumanInTheLoopMiddleware(allowed, interrupt_mode=mode)
     agent = create_agent(model, world.tools(), middleware=[middleware], checkpointer=InMemorySaver())
-    kernel = LangChainKernel(agent, memory.capability, scope=ACME)
+    kernel = LangChainKernel(agent, memory.capability, scope=SCOPE)
     ended = await kernel.run("Deploy.", run_id="r", session_id="s")
     token, axes = ended.paused[0].token, ended.asked[0].axes
     assert ended.asked[0].request["allowed_decisions"] == ["edit", "reject"]
@@ -369,7 +383,7 @@ async def test_per_call_with_one_allowed_decision(memory):
     middleware = HumanInTheLoopMiddleware({"deploy": {"allowed_decisions": ["approve"]}}, interrupt_mode="per_call")
     world, model = World(), Model(replies=[calling(("c1", "deploy", {"to": "prod"})), AIMessage("done")], seen=[])
     agent = create_agent(model, world.tools(), middleware=[middleware], checkpointer=InMemorySaver())
-    kernel = LangChainKernel(agent, memory.capability, scope=ACME)
+    kernel = LangChainKernel(agent, memory.capability, scope=SCOPE)
     ended = await kernel.run("Deploy.", run_id="r", session_id="s")
     turn = await memory.redeem(ended.paused[0].token, {"type": "approve"}, axes=ended.asked[0].axes)
     await resume_run(kernel, turn)
@@ -406,7 +420,7 @@ async def test_a_dispatched_tool_sees_the_threads_state_and_the_wrappers_of_the_
         state_schema=State,
         checkpointer=InMemorySaver(),
     )
-    kernel = LangChainKernel(agent, memory.capability, scope=ACME, gates=gates)
+    kernel = LangChainKernel(agent, memory.capability, scope=SCOPE, gates=gates)
     ended = await kernel.run("Greet.", run_id="r", session_id="s", state={"user": "Maria"})
     with pytest.raises(RoundOpen):
         await memory.redeem(ended.paused[0].token, {"decision": "approve"}, axes=ended.asked[0].axes)
@@ -416,63 +430,23 @@ async def test_a_dispatched_tool_sees_the_threads_state_and_the_wrappers_of_the_
     assert gone_on.state["seen_by"] == "mark"
 
 
-async def test_a_second_stop_in_the_continued_run_is_told_and_redeemed_in_turn(ledger):
-    host = Host(
-        ledger,
-        calling(("c1", "ask_user", QUESTION)),
-        calling(("c2", "deploy", {"to": "staging"})),
-        AIMessage("done"),
-    )
-    first = await host.ask()
-    second = await resume_run(host.kernel, await host.redeem(first, ANSWER))
-    fact = await newest(ledger, first.paused[0])
-    assert (fact.NAME, fact.end) == ("pause.continued", "paused_again")
-    assert fact.next == (second.paused[0].pause_id,)
-    assert host.world.runs == []
-    items = [i async for i in resume_stream(host.kernel, await host.redeem(second, {"decision": "approve"}))]
-    assert items[-1].paused == ()
-    assert results(host.model.seen[2]) == {"c1": "q1: Staging", "c2": "deployed to staging"}
-    assert (await newest(ledger, second.paused[0])).end == "finished"
-
-
 # What goes wrong in the field
 
 
-async def test_consumed_and_then_the_model_fails_nobody_is_asked_again_and_the_effect_happens_once(ledger):
-    await fails_and_recovers(ledger, saver=None)
-
-
-async def test_the_same_in_a_thread_that_is_kept(memory):
-    await fails_and_recovers(memory, saver=InMemorySaver())
-
-
-async def fails_and_recovers(ledger, saver):
-    host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), ConnectionError("hung up"), saver=saver)
+async def test_a_model_that_fails_in_a_thread_that_is_kept_leaves_the_turn_owed(memory):
+    saver = InMemorySaver()
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), ConnectionError("hung up"), saver=saver)
     ended = await host.ask()
     with pytest.raises(ConnectionError):
         await resume_run(host.kernel, await host.redeem(ended, {"decision": "approve"}))
-    stalled = await newest(ledger, ended.paused[0])
+    stalled = await newest(memory, ended.paused[0])
     assert (stalled.NAME, stalled.entered) == ("pause.stalled", True)
-    again = Host(ledger, AIMessage("done"), saver=saver, world=host.world)
-    turn = await ledger.capability.recover(RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes))
+    again = Host(memory, AIMessage("done"), saver=saver, world=host.world)
+    turn = await memory.capability.recover(RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes))
     await resume_run(again.kernel, turn)
     assert results(again.model.seen[0]) == {"c1": "deployed to prod"}
     assert host.world.effects == {str(ended.paused[0].pause_id): "prod"}
     assert [effect.fence for _, _, effect in host.world.runs] == [1, 2]
-
-
-async def test_two_decisions_at_once_run_the_tool_at_most_once(ledger):
-    host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), AIMessage("done"))
-    ended = await host.ask()
-    answers = [{"decision": "approve"}, {"decision": "reject", "reason": "no"}] * 25
-    tried = await asyncio.gather(*(host.redeem(ended, answer) for answer in answers), return_exceptions=True)
-    (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
-    refused = [one for one in tried if one is not turn]
-    assert all(isinstance(one, AlreadyConsumed) and one.at and one.by for one in refused)
-    assert len(refused) == 49
-    await resume_run(host.kernel, turn)
-    assert len(host.world.runs) == (turn.outcome.response["decision"] == "approve")
-    assert len(host.model.seen) == 2
 
 
 ROUND = calling(("c1", "look", {}), ("c2", "deploy", {"to": "prod"}), ("c3", "nowhere", {}), ("c4", "look", {}))
@@ -531,52 +505,6 @@ async def test_answers_given_in_reverse_order_land_on_their_own_calls(memory, st
     assert effect.idempotency_key == str(ended.paused[0].pause_id)
 
 
-async def test_the_last_answers_at_once_make_one_continuation_that_carries_all(ledger):
-    for turn_of in range(3):
-        host = Host(ledger, THREE.model_copy(deep=True), AIMessage("done"))
-        ended = await host.ask(run_id=f"run {turn_of}")
-        tried = await asyncio.gather(
-            *(host.redeem(ended, {"decision": "approve"}, at) for at in range(3)), return_exceptions=True
-        )
-        (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
-        assert all(isinstance(one, RoundOpen) for one in tried if one is not turn)
-        await resume_run(host.kernel, turn)
-        assert results(host.model.seen[1]) == {f"c{n}": f"deployed to place {n}" for n in (1, 2, 3)}
-        keys = {effect.idempotency_key for _, _, effect in host.world.runs}
-        assert keys == {str(receipt.pause_id) for receipt in ended.paused}
-
-
-async def test_a_process_that_dies_right_after_the_last_answer_leaves_a_turn_to_recover(ledger):
-    host = Host(ledger, THREE.model_copy(deep=True), AIMessage("done"))
-    ended = await host.ask()
-    for receipt, command in zip(ended.paused, ended.asked, strict=True):
-        envelope = ledger.capability.decode_token(receipt.token)
-        stated = {"scope": ACME, "session_id": "chat-7", "run_id": "run-1", "call_id": command.axes.call_id}
-        await ledger.capability.answer(AnswerCommand(envelope, {"decision": "approve"}, **stated))
-    found = [
-        RecoverCommand(one.pause_id, axes=asked.axes) for one, asked in zip(ended.paused, ended.asked, strict=True)
-    ]
-    tried = await asyncio.gather(*map(ledger.capability.recover, found), return_exceptions=True)
-    (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
-    await resume_run(host.kernel, turn)
-    assert results(host.model.seen[1]) == {f"c{n}": f"deployed to place {n}" for n in (1, 2, 3)}
-    assert len(host.world.runs) == 3
-
-
-async def test_nobody_answers_and_the_lapse_answer_stands(ledger):
-    lapse = LapseAnswer({"decision": "reject", "reason": "nobody was there"})
-    gates = {"deploy": Gate(closes_in=1, on_lapse=lapse)}
-    host = Host(ledger, calling(("c1", "deploy", {"to": "prod"})), AIMessage("then not"), gates=gates)
-    ended = await host.ask()
-    await asyncio.sleep(2.1)
-    with pytest.raises(TokenExpired):
-        await host.redeem(ended, {"decision": "approve"})
-    turn = await ledger.capability.recover(RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes))
-    await resume_run(host.kernel, turn)
-    assert "nobody was there" in results(host.model.seen[1])["c1"]
-    assert host.world.runs == []
-
-
 async def test_a_new_message_supersedes_and_the_thread_stays_in_order(ledger):
     host = Host(
         ledger,
@@ -616,7 +544,7 @@ async def test_a_new_message_after_a_run_that_ended_with_results_adds_none(memor
 
     model = Model(replies=[calling(("c1", "look", {})), AIMessage("still quiet")], seen=[])
     agent = create_agent(model, [look], checkpointer=InMemorySaver())
-    kernel = LangChainKernel(agent, memory.capability, scope=ACME)
+    kernel = LangChainKernel(agent, memory.capability, scope=SCOPE)
     for prompt in ("Look.", "And now?"):
         await kernel.run(prompt, run_id=prompt, session_id="s")
     assert [type(message).__name__ for message in model.seen[1]] == [
@@ -637,52 +565,6 @@ async def test_withdrawn_by_the_host_it_runs_nothing(memory):
     with pytest.raises(PauseWithdrawn):
         await host.redeem(ended, {"decision": "approve"})
     assert (host.world.runs, len(host.model.seen)) == ([], 1)
-
-
-@pytest.mark.parametrize("zombie", ["stalled", "finished"])
-async def test_a_zombie_changes_nothing_and_never_makes_a_third_run(ledger, zombie):
-    reached, go = asyncio.Event(), asyncio.Event()
-
-    class Slow(Model):
-        async def _agenerate(self, *given, **more):
-            reached.set()
-            await go.wait()
-            return self._generate(*given, **more)
-
-    host = Host(ledger, calling(("c1", "ask_user", QUESTION)))
-    ended = await host.ask()
-    reply = AIMessage("from the grave") if zombie == "finished" else ConnectionError("late")
-    slow = LangChainKernel(
-        create_agent(Slow(replies=[reply], seen=[]), [], middleware=[]), ledger.capability, scope=ACME
-    )
-    outlived = asyncio.create_task(resume_run(slow, await host.redeem(ended, ANSWER)))
-    await reached.wait()
-    operator = ledger.operator(Actor("ops"))
-    turn = await operator.recover(RecoverCommand(ended.paused[0].pause_id, reason="forced"))
-    again = Host(ledger, AIMessage("done"))
-    await resume_run(again.kernel, turn)
-    go.set()
-    await asyncio.gather(outlived, return_exceptions=True)
-    facts = [(fact.NAME, getattr(fact, "fence", None)) for fact in await ledger.story(ended.paused[0].pause_id)]
-    assert ("pause.continued", 2) in facts
-    assert ("pause.stalled", 1) not in facts
-    with pytest.raises(AlreadyContinued):
-        await operator.recover(RecoverCommand(ended.paused[0].pause_id))
-    await operator.settle(SettleCommand(ended.paused[0].pause_id, None, 1, "stalled"))
-    with pytest.raises(AlreadyContinued):
-        await operator.recover(RecoverCommand(ended.paused[0].pause_id))
-
-
-@pytest.mark.parametrize("surface", [resume_stream, resume_stream_typed])
-async def test_a_consumer_that_walks_away_stalls_the_turn(memory, surface):
-    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), calling(("c2", "look", {})), AIMessage("never"))
-    ended = await host.ask()
-    stream = surface(host.kernel, await host.redeem(ended, {"decision": "approve"}))
-    await anext(stream)
-    await stream.aclose()
-    fact = await newest(memory, ended.paused[0])
-    assert (fact.NAME, fact.cause) == ("pause.stalled", "consumer_gone")
-    assert len(host.model.seen) <= 2
 
 
 async def test_an_ask_user_tool_that_nobody_gated_says_so():

@@ -6,8 +6,6 @@ import contextlib
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,43 +19,37 @@ from agents.tool_context import ToolContext
 from openai.types.responses import ResponseReasoningItem
 from openai.types.responses.response_output_item import McpApprovalRequest
 from pauseledger import (
-    ASK_USER,
     NOT_ANSWERED,
     NOT_DISPATCHED,
     Actor,
-    AlreadyConsumed,
-    AlreadyContinued,
-    AnswerCommand,
     AskUserAnsweredEvent,
     Axes,
     InteractionConfigurationError,
-    LapseAnswer,
-    LedgerSettings,
     PauseCommand,
     PauseRejected,
     PauseWithdrawn,
     RecoverCommand,
     Refusal,
-    ResumedTurn,
     RoundOpen,
-    Scope,
-    TokenExpired,
     Turn,
     open_ledger,
     resume_run,
     resume_stream,
     resume_stream_typed,
 )
-from pauseledger.infrastructure.kernels import Ended, Gate
+from pauseledger.infrastructure.kernels import Ended
 from pauseledger.infrastructure.kernels.openai_agents import OpenAIAgentsKernel, ask_user_tool, side_effect
-from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.testing_kernels import (
+    ANSWER,
+    APPROVE,
+    GATES,
+    QUESTION,
+    REJECT,
+    SCOPE,
+    KernelConformance,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "openai-agents.md"
-ACME = Scope(tenant_id="acme")
-QUESTION = {"questions": [{"question": "Where to?", "options": [{"label": "Staging"}, {"label": "Production"}]}]}
-ANSWER = {"answers": [{"question_id": "q1", "selections": ["Staging"]}]}
-APPROVE = {"decision": "approve"}
-REJECT = {"decision": "reject", "reason": "not on Friday"}
 BY_HAND = {"decision": "respond", "text": "done by hand"}
 EDIT = {"decision": "edit", "arguments": {"to": "staging"}}
 SURFACES = ["run", "stream", "typed"]
@@ -91,7 +83,9 @@ class Script:
 class Host:
     """One process: an agent with tools that leave traces, and the kernel over it."""
 
-    def __init__(self, ledger, *replies, gates=None, approvals=None, effects=None, agent=None):
+    options = {"run_config": RunConfig(tool_not_found_behavior="return_error_to_model")}
+
+    def __init__(self, ledger, *replies, gates=GATES, effects=None, agent=None):
         self.ledger, self.script = ledger, Script(*replies)
         self.runs, self.effects = [], {} if effects is None else effects
 
@@ -110,8 +104,11 @@ class Host:
         self.tools = [deploy, look, ask_user_tool()]
         make = agent or (lambda host: agents.Agent(name="ops", model=host.script.model, tools=host.tools))
         self.agent = make(self)
-        gates = {"ask_user": Gate(ASK_USER)} if gates is None else gates
-        self.kernel = OpenAIAgentsKernel(self.agent, ledger.capability, scope=ACME, gates=gates, approvals=approvals)
+        self.kernel = OpenAIAgentsKernel(self.agent, ledger.capability, scope=SCOPE, gates=gates)
+
+    @property
+    def seen(self):
+        return [results(shown) for shown in self.script.seen]
 
     async def ask(self, prompt="Deploy.", run_id="run-1", **given):
         return await self.kernel.run(prompt, run_id=run_id, session_id="chat-7", **given)
@@ -143,26 +140,22 @@ def results(items):
     return dict(found)
 
 
+class TestConformance(KernelConformance):
+    """What every kernel must do."""
+
+    neighbours_run = True
+
+    def agent(self, ledger, *replies, gates=GATES, effects=None):
+        return Host(ledger, *replies, gates=gates, effects=effects)
+
+
 async def newest(ledger, receipt):
     return (await ledger.story(receipt.pause_id))[-1]
 
 
 @pytest.fixture
-async def ledger(store_url, tmp_path):
-    KeyFile(tmp_path / "keys").create()
-    async with open_ledger(store_url, LedgerSettings(keys_directory=tmp_path / "keys")) as opened:
-        yield opened
-
-
-@pytest.fixture
 async def memory():
     async with open_ledger("memory:") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def brief():
-    async with open_ledger("memory:", LedgerSettings(lease=1)) as opened:
         yield opened
 
 
@@ -186,51 +179,6 @@ async def test_the_first_sight_holds_the_answer_on_its_call(memory, surface):
         assert {"raw_response_event", "run_item_stream_event"} <= {item.type for item in items[1:-1]}
 
 
-@pytest.mark.parametrize("surface", SURFACES)
-@pytest.mark.parametrize(
-    ("answer", "ran", "said"),
-    [
-        (APPROVE, ["prod"], "deployed to prod"),
-        ({"decision": "edit", "arguments": {"to": "staging"}}, ["staging"], "deployed to staging"),
-        (REJECT, [], "not on Friday"),
-        ({"decision": "respond", "text": "I did it myself"}, [], "I did it myself"),
-    ],
-)
-async def test_each_decision_runs_what_it_says(memory, surface, answer, ran, said):
-    ended = await Host(memory, [("c1", "deploy", {"to": "prod"})]).ask()
-    going = Host(memory, "done")
-    await go_on(surface, going, await going.redeem(ended, answer))
-    (seen,) = going.script.seen
-    assert said in results(seen)["c1"]
-    assert going.runs == ran
-    assert going.effects == {str(ended.paused[0].pause_id): to for to in ran}
-    assert json.loads(seen[1]["arguments"]) == {"to": "prod"}
-    assert "run_state" not in json.dumps(seen)
-
-
-@pytest.mark.parametrize("surface", SURFACES)
-async def test_finished_neighbours_keep_their_results_beside_every_kind_of_answer(memory, surface):
-    calls = [
-        ("c0", "look", {}),
-        ("c1", "deploy", {"to": "x"}),
-        ("c2", "ask_user", QUESTION),
-        ("c3", "nowhere", {}),
-        ("c4", "deploy", {"to": "y"}),
-    ]
-    host = Host(memory, calls)
-    lenient = RunConfig(tool_not_found_behavior="return_error_to_model")
-    ended = await host.ask(run_config=lenient)
-    assert host.runs == ["look"]
-    assert [asked.axes.call_id for asked in ended.asked] == ["c1", "c2", "c4"]
-    going = Host(memory, "done")
-    await go_on(surface, going, await going.redeem_all(ended, APPROVE, ANSWER, REJECT), run_config=lenient)
-    said = results(going.script.seen[0])
-    assert (said["c0"], said["c1"], said["c2"]) == ("all quiet", "deployed to x", "q1: Staging")
-    assert "nowhere" in str(said["c3"])
-    assert "not on Friday" in said["c4"]
-    assert going.runs == ["x"]
-
-
 @pytest.mark.parametrize("answer", [REJECT, APPROVE])
 async def test_a_turn_the_sdk_never_ran_goes_on_by_its_items(memory, answer):
     """A host that paused items of its own: there is no run state to run a call in, but every answer has its place."""
@@ -238,7 +186,7 @@ async def test_a_turn_the_sdk_never_ran_goes_on_by_its_items(memory, answer):
         {"type": "function_call", "call_id": c, "name": n, "arguments": "{}"}
         for c, n in (("c0", "look"), ("c1", "deploy"))
     ]
-    axes = Axes(scope=ACME, session_id="s", run_id="r", call_id="c1")
+    axes = Axes(scope=SCOPE, session_id="s", run_id="r", call_id="c1")
     turn = Turn("openai-responses", [{"role": "user", "content": "Deploy."}, *calls])
     command = PauseCommand("approval", {"tool": "deploy", "arguments": {}}, turn, axes)
     receipt = await memory.capability.pause(command)
@@ -421,102 +369,6 @@ async def test_a_turn_that_stopped_twice_withholds_each_time(memory):
     assert last.script.model.calls[0].system_instructions is None
 
 
-@pytest.mark.parametrize("surface", SURFACES)
-async def test_consumed_and_then_the_model_fails_the_effect_is_one(ledger, surface):
-    ended = await Host(ledger, [("c1", "deploy", {"to": "prod"})]).ask()
-    failing = Host(ledger, ConnectionError("hung up"))
-    with pytest.raises(ConnectionError):
-        await go_on(surface, failing, await failing.redeem(ended, APPROVE))
-    assert (await newest(ledger, ended.paused[0])).NAME == "pause.stalled"
-    again = Host(ledger, "done", effects=failing.effects)
-    await go_on(surface, again, await again.recover(ended))
-    assert results(again.script.seen[0]) == {"c1": "deployed to prod"}
-    assert again.effects == {str(ended.paused[0].pause_id): "prod"}
-    assert (await newest(ledger, ended.paused[0])).end == "finished"
-
-
-async def test_of_many_decisions_at_once_one_goes_on_and_the_tool_runs_once(ledger):
-    ended = await Host(ledger, [("c1", "deploy", {"to": "prod"})]).ask()
-    host = Host(ledger, "done")
-    tried = await asyncio.gather(
-        *(host.redeem(ended, (APPROVE, REJECT)[n % 2]) for n in range(20)), return_exceptions=True
-    )
-    (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
-    assert all(isinstance(one, AlreadyConsumed) for one in tried if one is not turn)
-    await resume_run(host.kernel, turn)
-    assert host.runs == (["prod"] if turn.outcome.response == APPROVE else [])
-    assert len(host.script.seen) == 1
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-async def test_answers_in_any_order_land_on_their_own_calls(ledger, at_once):
-    ended = await Host(ledger, [(f"c{n}", "deploy", {"to": f"place {n}"}) for n in (1, 2, 3)]).ask()
-    host = Host(ledger, "done")
-    answers = {n: {"decision": "edit", "arguments": {"to": f"other {n}"}} for n in (0, 1, 2)}
-    if at_once:
-        tried = await asyncio.gather(*(host.redeem(ended, answers[n], n) for n in answers), return_exceptions=True)
-    else:
-        tried = [await asyncio.gather(host.redeem(ended, answers[n], n), return_exceptions=True) for n in (2, 1, 0)]
-        tried = [one for (one,) in tried]
-    (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
-    assert all(isinstance(one, RoundOpen) for one in tried if one is not turn)
-    await resume_run(host.kernel, turn)
-    assert results(host.script.seen[0]) == {f"c{n + 1}": f"deployed to other {n}" for n in (0, 1, 2)}
-    assert host.effects == {str(ended.paused[n].pause_id): f"other {n}" for n in (0, 1, 2)}
-
-
-async def test_the_last_two_answers_at_once_from_two_ledgers_make_one_continuation(tmp_path):
-    KeyFile(tmp_path / "keys").create()
-    url, settings = f"sqlite:///{tmp_path / 'l.db'}", LedgerSettings(keys_directory=tmp_path / "keys")
-    async with open_ledger(url, settings) as one, open_ledger(url, settings) as two:
-        for n in range(10):
-            ended = await Host(one, [(f"c{c}", "deploy", {"to": f"{c}"}) for c in (1, 2, 3)]).ask(run_id=f"run {n}")
-            hosts = [Host(one, "done"), Host(two, "done")]
-            with pytest.raises(RoundOpen):
-                await hosts[0].redeem(ended, APPROVE, 0)
-            tried = await asyncio.gather(
-                hosts[0].redeem(ended, APPROVE, 1), hosts[1].redeem(ended, APPROVE, 2), return_exceptions=True
-            )
-            ((host, turn),) = [
-                (host, found) for host, found in zip(hosts, tried, strict=True) if isinstance(found, ResumedTurn)
-            ]
-            await resume_run(host.kernel, turn)
-            assert sorted(host.runs) == ["1", "2", "3"]
-
-
-async def test_gone_right_after_the_last_answer_recover_finds_it(ledger):
-    ended = await Host(ledger, [(f"c{n}", "deploy", {"to": f"place {n}"}) for n in (1, 2)]).ask()
-    for receipt, asked in zip(ended.paused, ended.asked, strict=True):
-        axes = asked.axes.model_dump()
-        command = AnswerCommand(ledger.capability.decode_token(receipt.token), APPROVE, **{**axes, "scope": ACME})
-        await ledger.capability.answer(command)
-    going = Host(ledger, "done")
-    await resume_run(going.kernel, await going.recover(ended))
-    assert results(going.script.seen[0]) == {"c1": "deployed to place 1", "c2": "deployed to place 2"}
-
-
-async def test_nobody_answers_and_the_lapse_answer_stands(memory):
-    waits = Gate(closes_in=1, on_lapse=LapseAnswer({"decision": "reject", "reason": "nobody was there"}))
-    ended = await Host(memory, [("c1", "deploy", {"to": "prod"})], approvals=waits).ask()
-    await asyncio.sleep(2.1)
-    going = Host(memory, "then not")
-    with pytest.raises(TokenExpired):
-        await going.redeem(ended, APPROVE)
-    await resume_run(going.kernel, await going.recover(ended))
-    assert "nobody was there" in results(going.script.seen[0])["c1"]
-    assert going.runs == []
-
-
-async def test_an_answer_in_time_stands_beside_one_that_never_came(memory):
-    gates = {"deploy": Gate(closes_in=1), "ask_user": Gate(ASK_USER)}
-    ended = await Host(memory, [("c1", "deploy", {"to": "x"}), ("c2", "ask_user", QUESTION)], gates=gates).ask()
-    await asyncio.sleep(2.1)
-    going = Host(memory, "done")
-    await resume_run(going.kernel, await going.redeem(ended, ANSWER, 1))
-    assert results(going.script.seen[0]) == {"c1": NOT_ANSWERED, "c2": "q1: Staging"}
-    assert going.runs == []
-
-
 async def test_a_new_message_supersedes_the_old_question(memory):
     first = await Host(memory, [("c1", "deploy", {"to": "prod"})]).ask()
     going = Host(memory, [("c2", "deploy", {"to": "staging"})], "done")
@@ -529,51 +381,6 @@ async def test_a_new_message_supersedes_the_old_question(memory):
     assert (await newest(memory, first.paused[0])).NAME == "pause.refused"
     await resume_run(going.kernel, await going.redeem(second, APPROVE))
     assert going.runs == ["staging"]
-
-
-@pytest.mark.parametrize("zombie_fails", [True, False])
-async def test_a_zombie_changes_nothing_and_there_is_no_third_run(brief, zombie_fails):
-    ended = await Host(brief, [("c1", "deploy", {"to": "prod"})]).ask()
-    zombie = Host(brief, ConnectionError("hung up") if zombie_fails else "late")
-    outlived = await zombie.redeem(ended, APPROVE)
-    await asyncio.sleep(1.2)
-    rescuer = Host(brief, "done", effects=zombie.effects)
-    rescued = await rescuer.recover(ended)
-    if zombie_fails:
-        with pytest.raises(ConnectionError):
-            await resume_run(zombie.kernel, outlived)
-        assert (await newest(brief, ended.paused[0])).NAME == "pause.recovered"
-    else:
-        await resume_run(zombie.kernel, outlived)
-        assert (await newest(brief, ended.paused[0])).late
-    await resume_run(rescuer.kernel, rescued)
-    with pytest.raises(AlreadyContinued):
-        await rescuer.recover(ended)
-    assert zombie.effects == {str(ended.paused[0].pause_id): "prod"}
-    assert [fact.NAME for fact in await brief.story(ended.paused[0].pause_id)].count("pause.continued") == 1
-
-
-@pytest.mark.parametrize("surface", SURFACES)
-async def test_a_second_stop_says_which_pause_is_next(memory, surface):
-    first = await Host(memory, [("c1", "ask_user", QUESTION)]).ask()
-    going = Host(memory, [("c2", "look", {})], [("c3", "deploy", {"to": "x"})], "done")
-    *_, second = await go_on(surface, going, await going.redeem(first, ANSWER))
-    fact = await newest(memory, first.paused[0])
-    assert (fact.end, fact.next) == ("paused_again", (second.paused[0].pause_id,))
-    await go_on(surface, going, await going.redeem(second, APPROVE))
-    assert results(going.script.seen[2]) == {"c1": "q1: Staging", "c2": "all quiet", "c3": "deployed to x"}
-    assert going.runs == ["look", "x"]
-
-
-@pytest.mark.parametrize("surface", ["stream", "typed"])
-async def test_walking_away_from_a_stream_stalls_the_turn(memory, surface):
-    ended = await Host(memory, [("c1", "deploy", {"to": "prod"})]).ask()
-    going = Host(memory, "one two three")
-    turn = await going.redeem(ended, APPROVE)
-    stream = (resume_stream if surface == "stream" else resume_stream_typed)(going.kernel, turn)
-    await anext(stream)
-    await stream.aclose()
-    assert (await newest(memory, ended.paused[0])).NAME == "pause.stalled"
 
 
 def waiting(started):
@@ -663,16 +470,6 @@ async def test_a_question_that_does_not_fit_is_no_pause(memory):
         await Host(memory, [("c1", "ask_user", {"questions": []})]).ask()
 
 
-@pytest.mark.parametrize("surface", ["run", "stream", "stream_typed"])
-async def test_a_run_without_a_stop_is_no_pause(memory, surface):
-    host = Host(memory, [("c1", "look", {})], "quiet")
-    if surface == "run":
-        ended = await host.ask()
-    else:
-        *_, ended = [item async for item in getattr(host.kernel, surface)("Look.", run_id="r", session_id="s")]
-    assert (ended.paused, ended.state["result"].final_output) == ((), "quiet")
-
-
 async def test_the_turn_comes_back_as_it_was(memory):
     """Reasoning with what is sealed in it, earlier rounds, text of any script: what the model sees is what the run held."""
     thought = ResponseReasoningItem(id="rs_1", summary=[], encrypted_content="gAAA+/=", type="reasoning")
@@ -691,34 +488,6 @@ async def test_the_turn_comes_back_as_it_was(memory):
     kept = turn.outcome.turn.entries[0]
     assert kept["type"] == "openai_agents.run_state"
     assert json.loads(json.dumps(kept["state"]))["$schemaVersion"]
-
-
-def test_a_process_that_never_saw_the_turn_goes_on_with_it(tmp_path):
-    url = f"sqlite:///{tmp_path / 'l.db'}"
-    program = f"""
-import asyncio, importlib.util, json
-spec = importlib.util.spec_from_file_location("story", {__file__!r})
-story = importlib.util.module_from_spec(spec); spec.loader.exec_module(story)
-async def main():
-    async with story.open_ledger({url!r}) as ledger:
-        ended = await story.Host(ledger, [("c1", "deploy", {{"to": "prod"}}), ("c2", "look", {{}})]).ask()
-        print(json.dumps([ended.paused[0].token, ended.asked[0].axes.model_dump(mode="json")]))
-asyncio.run(main())
-"""
-    env = {"PAUSELEDGER_KEYS_DIR": str(tmp_path / "keys"), "PATH": "/usr/bin:/bin"}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
-    assert run.returncode == 0, run.stderr
-    token, axes = json.loads(run.stdout)
-
-    async def resumed():
-        async with open_ledger(url, LedgerSettings(keys_directory=tmp_path / "keys")) as ledger:
-            host = Host(ledger, "done")
-            await resume_run(host.kernel, await ledger.redeem(token, APPROVE, axes=Axes(**axes)))
-            return host
-
-    host = asyncio.run(resumed())
-    assert results(host.script.seen[0]) == {"c1": "deployed to prod", "c2": "all quiet"}
-    assert host.runs == ["prod"]
 
 
 async def test_every_snippet_of_the_page_runs_and_prints_what_it_says():
