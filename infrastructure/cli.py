@@ -32,6 +32,7 @@ from ..domain.pause import Pause, replay
 from ..domain.sentences import tell_all
 from ..domain.settlement import End
 from .cli_events import events
+from .cli_evidence import evidence
 from .cli_inputs import Inputs, Named, Place, TokenArgument, Where, grouped, the_open_call
 from .cli_keys import keys
 from .cli_shapes import (
@@ -74,6 +75,7 @@ app.add_typer(keys, name="keys")
 app.add_typer(views)
 app.add_typer(levers)
 app.add_typer(events)
+app.add_typer(evidence)
 
 Response = Annotated[str | None, typer.Option(metavar="FILE", help="The answer as JSON; - is standard input.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Whose answer it is.")]

@@ -14,9 +14,10 @@ from ..domain.errors import InteractionConfigurationError
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome, moment
 from .keys import KeyFile, KeyLife, KeyRing
-from .settings import KEYS_VARIABLE, keys_directory
+from .log_key import log_signer
+from .settings import KEYS_VARIABLE, keys_directory, store_url
 from .standing import standing
-from .wiring import open_ledger
+from .wiring import open_ledger, open_recorder
 
 keys = typer.Typer(
     help="The keys that seal tokens: make one, let every host read it, promote it, and retire the former when no pause "
@@ -68,6 +69,21 @@ def list_keys(where: Where) -> Outcome:
     named = os.environ.get(KEYS_VARIABLE)
     lives = tuple(KeyRing.from_environment(named)) if named else _file(where).list()
     return Outcome({"outcome": "keys", "keys": [_shape(life) for life in lives]}, [_line(life) for life in lives])
+
+
+@keys.command()
+@grouped
+def log(where: Where) -> Outcome:
+    """Tell the public key that this ledger's tree heads are signed with; the key is made where there is none."""
+    recorder = open_recorder(store_url(where.store), where.settings())
+    try:
+        ledger_id = recorder.identity().ledger_id
+    finally:
+        recorder.close()
+    signer = log_signer(ledger_id, keys_directory(where.keys_dir), make=True)
+    assert signer is not None  # noqa: S101 - made
+    public = str(signer.verifier)
+    return Outcome({"outcome": "log_key", "origin": signer.name, "public_key": public}, [public])
 
 
 def _file(where: Where) -> KeyFile:

@@ -53,6 +53,7 @@ EXITS = {
     "unavailable": UNAVAILABLE,
     "too_new": UNAVAILABLE,
     "corrupt": FAULTY,
+    "faults": FAULTY,
     "interrupted": INTERRUPTED,
 }
 

@@ -1,4 +1,4 @@
-"""Following as it runs in a host's event loop: one task folds, another sweeps, until somebody ends it."""
+"""Following as it runs in a host's event loop: one task folds, one sweeps, one seals, until somebody ends it."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ from typing import Self
 from ..domain.errors import StoreUnavailable
 from ..domain.ports import Journal
 from .executor import Executor
+from .notary import SEAL, Notary
 from .runner import Runner
 from .sweepers import Sweepers
 
@@ -33,6 +34,7 @@ class Following:
         *,
         sweep_seconds: float,
         progress: Callable[[int, int], None] | None = None,
+        notary: Notary | None = None,
     ) -> None:
         self._runner = runner
         self._sweepers = sweepers
@@ -40,6 +42,7 @@ class Following:
         self._journal = journal
         self._sweep_seconds = sweep_seconds
         self._progress = progress
+        self._notary = notary
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -55,11 +58,13 @@ class Following:
             await self._task
 
     async def run(self) -> None:
-        """Follow and sweep until cancelled."""
+        """Follow, sweep and seal until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             if self._sweepers is not None:
                 tasks.create_task(self._sweep(self._sweepers))
+            if self._notary is not None:
+                tasks.create_task(self._seal(self._notary))
 
     async def _follow(self) -> None:
         wait = BUSY
@@ -80,6 +85,12 @@ class Following:
         while True:
             await asyncio.sleep(self._sweep_seconds)
             await self._tried(sweepers.sweep, "sweepers")
+
+    async def _seal(self, notary: Notary) -> None:
+        while True:
+            moved = await self._tried(lambda: self._run(notary.tick), "sealed log")
+            if not moved:
+                await asyncio.sleep(SEAL)
 
     async def _tried(self, work: Callable[[], Awaitable[int]], what: str) -> int | None:
         try:

@@ -162,6 +162,15 @@ class Checkpoint:
         return found
 
     @classmethod
+    def of(cls, note: str) -> "Checkpoint":
+        """Read a note's checkpoint, whoever signed it, if anybody did.
+
+        Raises:
+            Unproved: it is no note, or no checkpoint.
+        """
+        return cls.parse(_parts(note)[0])
+
+    @classmethod
     def open(cls, note: str, keys: Iterable[Verifier]) -> "Checkpoint":
         """Read a signed head.
 

@@ -70,13 +70,13 @@ class Sealer:
             self._edge = Edge.read(self._rows.tile, size)
         return self._edge
 
-    def seal(self) -> Sealing:
+    def seal(self, *, sign: bool = True) -> Sealing:
         """Seal all there is, late rows behind the others, and sign a head."""
         late = self.seal_late()
         sealed = len(late)
         while moved := self.step():
             sealed += moved
-        return Sealing(sealed, self._rows.tip().size, late, self.sign())
+        return Sealing(sealed, self._rows.tip().size, late, self.sign() if sign else None)
 
     def seal_late(self) -> list[int]:
         """Find rows that turned up below what was sealed, and seal them behind the others; give their positions.
@@ -111,7 +111,7 @@ class Sealer:
         Raises:
             Unproved: the tree does not begin with that head's.
         """
-        was = Checkpoint.parse(older.rpartition("\n\n")[0] + "\n")
+        was = Checkpoint.of(older)
         size = self._rows.tip().size if head is None else head.size
         if was.origin != self._origin:
             raise Unproved(f"the head kept is of {was.origin}, and this ledger's are of {self._origin}")
@@ -133,7 +133,7 @@ def prove(rows: SealedRows, index: int, head: str) -> Proof:
         ValueError: there is no such leaf.
         Unproved: what is sealed does not hold together.
     """
-    size = Checkpoint.parse(head.rpartition("\n\n")[0] + "\n").size
+    size = Checkpoint.of(head).size
     return Proof(index, inclusion_proof(rows.node(size), index, size), head)
 
 

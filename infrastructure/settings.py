@@ -13,6 +13,7 @@ from ..domain.errors import InteractionConfigurationError
 from ..domain.interactions import Interaction
 from ..domain.ports import Checkpoints
 from ..domain.turn import Transcript
+from .anchors import Anchor
 
 #: Names the store where `open_ledger` is not told one.
 STORE_VARIABLE = "PAUSELEDGER_STORE"
@@ -39,6 +40,8 @@ class LedgerSettings:
         interactions: The host's own, beside `ask_user` and `approval`.
         checkpoints: Where the host keeps turns of its own, by the name of the store.
         transcripts: Codecs of further wire formats.
+        anchors: Where `Ledger.follow` keeps tree heads outside (`anchors.anchor_of` makes one of a URL).
+        anchor_seconds: How often a head goes there at most.
         views: Where the views are kept, as the URL of a store. Default: beside the ledger.
         threads: Threads for drivers that block; to PostgreSQL as many connections, and as many of the loop.
         schema: The PostgreSQL schema.
@@ -60,6 +63,8 @@ class LedgerSettings:
     interactions: Sequence[Interaction] = ()
     checkpoints: Mapping[str, Checkpoints] = field(default_factory=dict)
     transcripts: Sequence[Transcript] = ()
+    anchors: Sequence[Anchor] = ()
+    anchor_seconds: float = 60.0
     views: str | None = field(default=None, repr=False)
     threads: int = 8
     schema: str = "pauseledger"

@@ -27,6 +27,7 @@ from ..projections.stranded import Stranded, StrandedTurns, StrandedView
 from .executor import Executor
 from .following import Following
 from .memory import MemoryRecorder
+from .notary import Notary
 from .pauses import EventSourcedPauses
 from .runner import Lag, Log, Runner
 from .sqlite import SQLiteRecorder
@@ -181,11 +182,17 @@ class LedgerViews:
         *,
         sweep: bool = True,
         progress: Callable[[int, int], None] | None = None,
+        notary: Notary | None = None,
     ) -> Following:
         """Make what follows the log in an event loop."""
-        sweepers = self.sweepers(capability) if sweep else None
         return Following(
-            self.runner, sweepers, self._run, self._services.journal, sweep_seconds=SWEEP, progress=progress
+            self.runner,
+            self.sweepers(capability) if sweep else None,
+            self._run,
+            self._services.journal,
+            sweep_seconds=SWEEP,
+            progress=progress,
+            notary=notary,
         )
 
     def sweepers(self, capability: HumanInteractionCapability) -> Sweepers:

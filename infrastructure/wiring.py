@@ -31,13 +31,18 @@ from .executor import Executor
 from .following import Following
 from .joined import Joined
 from .keys import KeyFile, KeyRing
+from .log_key import SEED_BYTES, log_signer
 from .logs import StructuredJournal
 from .mapper import Registry
 from .memory import MemoryRecorder
+from .notary import Notary
+from .notes import Signer
 from .pauses import EventSourcedPauses, Streams, ThreadedStreams
 from .runner import Log
 from .schemas import compile_schema
 from .seal import TokenSeal
+from .sealed import sealed_rows
+from .sealer import Sealer, origin_of
 from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
 from .sqlite import SQLiteRecorder
 from .store import LedgerRecorder
@@ -63,6 +68,7 @@ class Ledger:
         self._opened: tuple[HumanInteractionCapability, EventSourcedPauses, Services] | None = None
         self._switches: LedgerSwitches | None = None
         self._views: LedgerViews | None = None
+        self._log_seed = secrets.token_bytes(SEED_BYTES)
         self._lent: WeakSet[Any] = WeakSet()
 
     async def __aenter__(self) -> Self:
@@ -135,13 +141,36 @@ class Ledger:
         log = Log(self.recorder, pauses.mapper, ledger_id)
         return LedgerEvents(log, ledger_id, self._executor, services.journal)
 
-    def follow(self, *, sweep: bool = True, progress: Callable[[int, int], None] | None = None) -> Following:
-        """Follow the log, so that views are a moment behind, and mark closed windows: in this event loop.
+    def follow(
+        self, *, sweep: bool = True, seal: bool = True, progress: Callable[[int, int], None] | None = None
+    ) -> Following:
+        """Follow the log, so that views are a moment behind, mark closed windows, and seal: in this event loop.
 
         `async with ledger.follow():` does so beside what the host does; `await ledger.follow().run()` does nothing
-        else. Any number may follow at once. `progress` is called with the slowest view's position and the log's newest.
+        else. Any number may follow at once; one of them seals. Heads are signed where there is a log key (`pauseledger
+        keys log`), and kept in the anchors of the settings. `progress` is called with the slowest view's position and
+        the log's newest.
+
+        Raises:
+            InteractionConfigurationError: the log key is not safe where it is.
         """
-        return self.views.follow(self.capability, sweep=sweep, progress=progress)
+        notary = self.notary() if seal else None
+        return self.views.follow(self.capability, sweep=sweep, progress=progress, notary=notary)
+
+    def notary(self, *, make_key: bool = False) -> Notary:
+        """Make what seals the log, signs its heads and keeps them in the anchors of the settings.
+
+        Raises:
+            InteractionConfigurationError: the log key is not safe where it is.
+        """
+        services, settings = self._open_or_say()[2], self._settings
+        ledger_id = services.identity.ledger_id
+        if self._url == MEMORY and settings.keys_directory is None:
+            signer: Signer | None = Signer(origin_of(ledger_id), self._log_seed)
+        else:
+            signer = log_signer(ledger_id, keys_directory(settings.keys_directory), make=make_key)
+        sealer = Sealer(sealed_rows(self.recorder), origin_of(ledger_id), signer)
+        return Notary(sealer, settings.anchors, services.journal, anchor_seconds=settings.anchor_seconds)
 
     def owed(self, scope: Scope) -> AsyncIterator[Stranded]:
         """Go through the turns of a scope that are ready, stalled or left by a dead worker, for a worker to `recover`.

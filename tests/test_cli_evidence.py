@@ -1,0 +1,146 @@
+"""The command line's evidence: seal, head, prove, and the log key, as an operator and an auditor use them."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from pauseledger.infrastructure.cli import run
+from pauseledger.infrastructure.log_key import LOG_KEY_VARIABLE
+from pauseledger.infrastructure.merkle import leaf_hash
+from pauseledger.infrastructure.notes import Checkpoint, Proof, Verifier
+from pauseledger.infrastructure.raw_check import read
+
+QUESTION = {"questions": [{"question": "Where to?", "options": [{"label": "Staging"}, {"label": "Production"}]}]}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "ask_user", "arguments": "{}"}}
+TURN = [{"role": "user", "content": "Deploy."}, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+AXES = ("--tenant", "acme", "--session", "s", "--run", "r")
+
+
+@pytest.fixture
+def operator(tmp_path, monkeypatch, capsys):
+    """Run a command, and give its exit code and JSON."""
+    monkeypatch.setenv("PAUSELEDGER_STORE", f"sqlite:///{tmp_path / 'ledger.db'}")
+    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
+    (tmp_path / "question").write_text(json.dumps(QUESTION))
+    (tmp_path / "turn").write_text(json.dumps(TURN))
+
+    def call(*arguments, **_):
+        code = run([*map(str, arguments), "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def pause(operator, tmp_path):
+    files = ("--request", tmp_path / "question", "--turn", tmp_path / "turn", "--format", "openai-chat")
+    return operator("pause", *AXES, "--interaction", "ask_user", *files)[1]["pause_id"]
+
+
+def key(operator):
+    return Verifier.parse(operator("keys", "log")[1]["public_key"])
+
+
+def test_a_pause_is_sealed_and_proved_with_the_public_key_alone(operator, pause, tmp_path):
+    code, sealed = operator("seal", "--anchor", (tmp_path / "away" / "head.txt").as_uri())
+    assert (code, sealed["outcome"], sealed["sealed"], sealed["late"]) == (0, "sealed", 1, [])
+    code, head = operator("head")
+    assert (code, head["size"], head["checkpoint"]) == (0, 1, (tmp_path / "away" / "head.txt").read_text())
+    assert Checkpoint.open(head["checkpoint"], [key(operator)]).root.hex() == head["root"]
+    operator("withdraw", pause, "--operator", "maria")
+    code, told = operator("prove", pause)
+    assert (code, told["outcome"]) == (2, "misconfigured")
+    assert "pauseledger seal" in told["says"]
+    operator("seal")
+    code, told = operator("prove", pause)
+    assert [(one["version"], one["topic"]) for one in told["facts"]] == [
+        (1, "pause.paused@1"),
+        (2, "pause.withdrawn@1"),
+    ]
+    rows = read(f"sqlite:///{tmp_path / 'ledger.db'}").rows
+    for one, row in zip(told["facts"], rows, strict=True):
+        assert Proof.parse(one["proof"]).verify(leaf_hash(row.state[4:36]), [key(operator)]).size == 2
+    code, told = operator("prove", pause, "--version", 2, "--out", tmp_path / "proofs")
+    assert told["files"] == ["1.tlog-proof"]
+    assert Proof.parse((tmp_path / "proofs" / "1.tlog-proof").read_text("utf-8")).index == 1
+
+
+def test_a_newer_head_is_proved_to_begin_with_one_kept_outside(operator, pause, tmp_path):
+    operator("seal")
+    (tmp_path / "kept").write_text(operator("head")[1]["checkpoint"])
+    operator("withdraw", pause, "--operator", "maria")
+    operator("seal")
+    code, told = operator("head", "--since", tmp_path / "kept")
+    assert (code, told["size"], len(told["consistency"])) == (0, 2, 1)
+    (tmp_path / "kept").write_text("no head")
+    code, told = operator("head", "--since", tmp_path / "kept")
+    assert (code, told["outcome"]) == (5, "faults")
+
+
+def test_a_truncated_log_is_not_signed_over_the_head_kept_outside(operator, pause, tmp_path):
+    operator("withdraw", pause, "--operator", "maria")
+    anchor = ("--anchor", (tmp_path / "head.txt").as_uri())
+    operator("seal", *anchor)
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("DELETE FROM stored_events WHERE rowid = 2")
+        connection.execute("DELETE FROM sealed WHERE leaf_index = 1")
+        connection.execute("DELETE FROM tree_heads")
+        connection.execute("UPDATE sealing SET size = 1, position = 1")
+    code, told = operator("seal", *anchor)
+    assert (code, told["outcome"]) == (5, "faults")
+    assert "2 leaves were sealed, and 1 are here" in told["says"]
+
+
+def test_nothing_is_proved_before_a_head_is_signed(operator, pause):
+    for command in (("head",), ("prove", pause)):
+        code, told = operator(*command)
+        assert (code, told["outcome"]) == (2, "misconfigured")
+        assert "pauseledger seal" in told["says"]
+    operator("seal")
+    code, told = operator("prove", "00000000-0000-8000-8000-000000000000")
+    assert (code, told["reason"]) == (3, "request_missing")
+
+
+def test_the_log_key_is_made_once_kept_to_its_owner_and_never_shown(operator, pause, tmp_path, monkeypatch):
+    file = tmp_path / "keys" / "log-key.json"
+    first = key(operator)
+    assert (first, file.stat().st_mode & 0o777) == (key(operator), 0o600)
+    seed = json.loads(file.read_text())["seed"]
+    file.chmod(0o644)
+    code, told = operator("keys", "log")
+    assert (code, told["outcome"]) == (2, "misconfigured")
+    assert "chmod 600" in told["says"]
+    file.chmod(0o600)
+    file.write_text("{}")
+    code, told = operator("seal")
+    assert code == 2
+    assert "damaged" in told["says"]
+    monkeypatch.setenv(LOG_KEY_VARIABLE, seed)
+    assert key(operator) == first
+    monkeypatch.setenv(LOG_KEY_VARIABLE, seed[:-5])
+    code, told = operator("keys", "log")
+    assert (code, seed[:-5] in json.dumps(told)) == (2, False)
+
+
+def test_sealing_goes_on_until_it_is_told_to_end(operator, pause, tmp_path):
+    command = [sys.executable, "-m", "pauseledger.infrastructure.cli", "seal", "--every", "0.1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        url = f"sqlite:///{tmp_path / 'ledger.db'}"
+        while not head_there(tmp_path):
+            assert process.poll() is None
+        operator("withdraw", pause, "--operator", "maria")
+        while operator("head")[1]["size"] < 2:
+            assert process.poll() is None
+        process.terminate()
+        told = json.loads(process.stdout.read())
+    assert (process.returncode, told["sealed"], told["size"], len(read(url).rows)) == (0, 2, 2, 2)
+
+
+def head_there(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
+        return connection.execute("SELECT count(*) FROM tree_heads").fetchone() == (1,)
