@@ -88,9 +88,9 @@ class Following:
 
     async def _seal(self, notary: Notary) -> None:
         while True:
-            moved = await self._tried(lambda: self._run(notary.tick), "sealed log")
-            if not moved:
-                await asyncio.sleep(SEAL)
+            await asyncio.sleep(SEAL)
+            while await self._tried(lambda: self._run(notary.tick), "sealed log"):
+                pass
 
     async def _tried(self, work: Callable[[], Awaitable[int]], what: str) -> int | None:
         try:
