@@ -1,5 +1,6 @@
 """Pause an agent's turn for a person, redeem the answer exactly once, and prove it years later."""
 
+from .domain.authority import Policy, PolicyChanged
 from .domain.axes import Axes, Scope
 from .domain.capability import HumanInteractionCapability, Operator
 from .domain.commands import (
@@ -12,6 +13,8 @@ from .domain.commands import (
     Observation,
     PauseCommand,
     PauseReceipt,
+    Presentation,
+    PresentCommand,
     Receipt,
     RecoverCommand,
     ReissueCommand,
@@ -83,6 +86,7 @@ from .domain.errors import (
     WindowOpen,
 )
 from .domain.facts import Agent
+from .domain.governing import Governed
 from .domain.interactions import APPROVAL, ASK_USER, AskUserAnsweredEvent, Interaction
 from .domain.kernel_resume import (
     RESUME_PROMPT,
@@ -94,6 +98,7 @@ from .domain.kernel_resume import (
     resume_stream,
     resume_stream_typed,
 )
+from .domain.presenting import rendering_digest
 from .domain.rehydration import NOT_ANSWERED, NOT_DISPATCHED, rehydrate
 from .domain.switches import SURFACES, MemorySwitches
 from .domain.turn import CheckpointReference, PausedTurn, Turn
@@ -136,6 +141,7 @@ __all__ = [
     "DoorReport",
     "Envelope",
     "EventPage",
+    "Governed",
     "HumanInteractionCapability",
     "Inbox",
     "Interaction",
@@ -165,7 +171,11 @@ __all__ = [
     "PauseRejected",
     "PauseWithdrawn",
     "PausedTurn",
+    "Policy",
+    "PolicyChanged",
     "PolicyMismatch",
+    "PresentCommand",
+    "Presentation",
     "PresentationMissing",
     "PresentationStale",
     "QuorumOpen",
@@ -210,6 +220,7 @@ __all__ = [
     "prepare",
     "recognise",
     "rehydrate",
+    "rendering_digest",
     "resume_run",
     "resume_stream",
     "resume_stream_typed",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
+from .authority import Policy, PolicyChanged
 from .axes import require_stated
 from .commands import (
     Actor,
@@ -13,6 +14,8 @@ from .commands import (
     LapseCommand,
     PauseCommand,
     PauseReceipt,
+    Presentation,
+    PresentCommand,
     Receipt,
     RecoverCommand,
     ReissueCommand,
@@ -23,10 +26,12 @@ from .commands import (
 )
 from .envelope import Envelope, enclose
 from .errors import InteractionConfigurationError, TokenForged
+from .governing import Governed, Governing
 from .interactions import Interaction
 from .kernel_resume import ResumedTurn, resumed
 from .managing import Managing
 from .pausing import Pausing
+from .presenting import Presenting
 from .redeeming import Redemption
 from .services import Services
 from .settlement import End, Settlement
@@ -155,6 +160,43 @@ class HumanInteractionCapability:
         """
         return await Managing(self._services, command).settle()
 
+    async def presented(self, command: PresentCommand) -> Presentation:
+        """Write down that somebody was shown a rendering of the question; an answer cites it by its id.
+
+        The same rendering shown to the same person again within a few seconds is no news; later it is a further fact.
+
+        Raises:
+            InteractionConfigurationError: the axes are not stated.
+            Refusal: the axes, the request or the turn do not hold.
+            StoreUnavailable: the store could not speak; the same command again tells.
+        """
+        return await Presenting(self._services, command).present()
+
+    async def govern(
+        self, interaction: str, policy: Policy | None, *, by: Actor, ends_earlier: bool = True
+    ) -> Governed:
+        """Put a policy in force for every pause of an interaction that is made from now on, in every process; or none.
+
+        Other processes learn of it within a second. What stands so already is not written again. Unless `ends_earlier`
+        is False, pauses made under an earlier policy cannot be answered any more: `policy_mismatch`. Pauses made under
+        no policy at all stay as they are.
+
+        Raises:
+            InteractionConfigurationError: there is no such policy, or nobody is named.
+            StoreUnavailable: the store could not speak; the same call again tells.
+            LedgerCorrupt, LedgerTooNew: the policies on record cannot be read.
+        """
+        return await Governing(self._services).govern(interaction, policy, by, ends_earlier=ends_earlier)
+
+    async def policies(self) -> tuple[PolicyChanged, ...]:
+        """Read every change of a policy on record, oldest first.
+
+        Raises:
+            StoreUnavailable: the store could not speak.
+            LedgerCorrupt, LedgerTooNew: they cannot be read.
+        """
+        return await self._services.policies.read()
+
     def operator(self, actor: Actor) -> "Operator":
         """Act as an operator, who states no axes; who and why stand in the facts."""
         return Operator(self, actor)
@@ -247,6 +289,10 @@ class Operator:
     async def lapse(self, command: LapseCommand) -> Receipt:
         """Write down that a window closed without an answer."""
         return await Managing(self._services, self._by(command), trusted=True).lapse()
+
+    async def presented(self, command: PresentCommand) -> Presentation:
+        """Write down that somebody was shown a rendering of the question."""
+        return await Presenting(self._services, self._by(command), trusted=True).present()
 
     async def reissue(self, command: ReissueCommand) -> PauseReceipt:
         """Mint a token again."""

@@ -18,6 +18,8 @@ from .words import require_one_of, require_word
 
 #: A pause is routed to at most this many groups, and to as many people.
 PEOPLE = 256
+#: An answer cites at most so many presentations.
+CITED = 8
 #: A note may have this many bytes.
 NOTE_BYTES = 64 * 1024
 #: A priority lies between this and its negative.
@@ -52,6 +54,7 @@ class Actor:
         method: How they were authenticated, a short word such as `oidc` or `password`.
         authenticated_at: When (UTC).
         on_behalf_of: Another's id, for whom this is done.
+        groups: The groups the host knows them to be in, for a policy that names groups. They are not stored.
     """
 
     id: str = field(repr=False)
@@ -60,6 +63,7 @@ class Actor:
     method: str | None = None
     authenticated_at: datetime | None = None
     on_behalf_of: str | None = field(default=None, repr=False)
+    groups: Sequence[str] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         """Take nobody for an actor, and no other words for what they are."""
@@ -70,6 +74,10 @@ class Actor:
         for parameter, named in (("an actor's id", self.id), ("an actor's on_behalf_of", self.on_behalf_of)):
             if named is not None:
                 require_name(parameter, named)
+        if isinstance(self.groups, (str, bytes)) or not isinstance(self.groups, Sequence) or len(self.groups) > PEOPLE:
+            raise InteractionConfigurationError(f"an actor's groups must be a list of at most {PEOPLE} ids")
+        for group in self.groups:
+            require_name("an actor's group", group)
         if self.authenticated_at is not None and getattr(self.authenticated_at, "tzinfo", None) is None:
             raise InteractionConfigurationError("an actor's authenticated_at has no time zone; pass an aware datetime")
 
@@ -158,6 +166,10 @@ _PAUSE_FIELDS: dict[str, tuple[type, ...]] = {
 }
 
 
+def _is_uuid(value: object) -> bool:
+    return isinstance(value, UUID)
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerCommand:
     """Answer a pause, and consume nothing. The attributes are those of `ResumeCommand`."""
@@ -171,11 +183,16 @@ class AnswerCommand:
     answered_by: Actor | None = None
     submitted_by: Actor | None = None
     attempt_key: str | None = field(default=None, repr=False)
+    cites: Sequence[UUID] = ()
 
     def __post_init__(self) -> None:
-        """Take no key that cannot be compared."""
+        """Take no key that cannot be compared, and nothing cited that is no id."""
         if self.attempt_key is not None:
             require_text("attempt_key", self.attempt_key)
+        if not isinstance(self.cites, Sequence) or len(self.cites) > CITED or not all(map(_is_uuid, self.cites)):
+            raise InteractionConfigurationError(
+                f"cites must list at most {CITED} ids that `presented` gave, as UUIDs; pass [presentation.id]"
+            )
 
     @property
     def axes(self) -> Axes:
@@ -193,6 +210,7 @@ class ResumeCommand(AnswerCommand):
         answered_by: Whose answer it is.
         submitted_by: Who or what handed it in, where that is somebody else.
         attempt_key: The host's own key for this attempt; the same key learns that it won already.
+        cites: The ids of presentations of the question to whoever answers; see `PresentCommand`.
     """
 
 
@@ -204,6 +222,49 @@ class _PauseNamed:
     envelope: Envelope | None = None
     axes: Axes | None = None
     by: Actor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresentCommand(_PauseNamed):
+    """Write down that somebody was shown a rendering of the question. The pause is named as by the other commands.
+
+    Attributes:
+        to: Who was shown it.
+        rendering: What they were shown: the very bytes, or text (digested as UTF-8). They are not stored.
+        by: What showed it, where that is somebody.
+    """
+
+    to: Actor | None = None
+    rendering: bytes | str = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        """Take nobody for somebody, and nothing for something shown."""
+        if not isinstance(self.to, Actor):
+            raise InteractionConfigurationError("to must be the Actor who was shown the rendering")
+        if not isinstance(self.rendering, (bytes, str)) or not self.rendering:
+            raise InteractionConfigurationError("rendering must be what was shown, as bytes or text, and not empty")
+        if isinstance(self.rendering, str):
+            require_text("rendering", self.rendering)
+
+
+@dataclass(frozen=True, slots=True)
+class Presentation:
+    """A presentation on record.
+
+    Attributes:
+        id: What an answer cites it by; the same for this person and this rendering.
+        at: When it was shown (UTC), by the store's clock.
+        digest: SHA-256 over the rendering, lower-case hex.
+        existing: Whether it was written down a moment ago already; nothing was written then.
+        position: Where in the log, or None.
+    """
+
+    id: UUID
+    pause_id: UUID
+    at: datetime
+    digest: str
+    existing: bool
+    position: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,11 +349,16 @@ class PauseReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a pause is after a command, and where in the log that stands (None where nothing was written)."""
+    """What a pause is after a command, and where in the log that stands (None where nothing was written).
+
+    Attributes:
+        missing: How many more people have to answer, at least, where its policy wants several; else 0.
+    """
 
     pause_id: UUID
     state: State
     position: int | None
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ back on failure could never show that nothing needs the older engine any more.
 import inspect
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
+from uuid import UUID
 
 from .axes import Axes, Scope
 from .commands import Actor
@@ -61,7 +62,9 @@ def recognise(capability: Any, pause_token: str) -> Recognition:
     return Recognition(envelope=envelope)
 
 
-async def redeem(capability: Any, token: str, response: Any, *, axes: Axes, by: Actor | None = None) -> ResumedTurn:
+async def redeem(
+    capability: Any, token: str, response: Any, *, axes: Axes, by: Actor | None = None, cites: Sequence[UUID] = ()
+) -> ResumedTurn:
     """Recognise a token and redeem it: `recognise` and `prepare` in one.
 
     Raises:
@@ -80,13 +83,15 @@ async def redeem(capability: Any, token: str, response: Any, *, axes: Axes, by: 
         run_id=axes.run_id,  # type: ignore[arg-type]
         call_id=axes.call_id,  # type: ignore[arg-type]
         answered_by=by,
+        cites=cites,
     )
 
 
 class LegacyBodies(Protocol):
     """An older engine beside ours: it gets the token as it came, and the same arguments that the door was given.
 
-    `answered_by` and `attempt_key` are among them only where they were given. What a stream's body opens is closed.
+    `answered_by`, `attempt_key` and `cites` are among them only where they were given. What a stream's body opens is
+    closed.
     """
 
     async def resume_run(self, delegate: Any, pause_token: str, response: Any, **said: Any) -> Any:
@@ -184,6 +189,7 @@ class ContinuationDoor:
         call_id: str,
         answered_by: Actor | None = None,
         attempt_key: str | None = None,
+        cites: Sequence[UUID] = (),
         **options: Any,
     ) -> Any:
         """Redeem a token, continue its turn, and give what the kernel returns.
@@ -196,7 +202,9 @@ class ContinuationDoor:
             NotRedeemable: nobody here redeems this string; `reason` says why.
             What `decode_token`, `prepare` and the kernel raise: a token of ours never goes to the older engine.
         """
-        stated = _stated(answered_by, attempt_key, scope=scope, session_id=session_id, run_id=run_id, call_id=call_id)
+        stated = _stated(
+            answered_by, attempt_key, cites, scope=scope, session_id=session_id, run_id=run_id, call_id=call_id
+        )
         body = await self._body(_Knock("run", delegate, pause_token, response, stated, options))
         with body.counted:
             return await body.enter()
@@ -213,10 +221,13 @@ class ContinuationDoor:
         call_id: str,
         answered_by: Actor | None = None,
         attempt_key: str | None = None,
+        cites: Sequence[UUID] = (),
         **options: Any,
     ) -> AsyncIterator[Any]:
         """Do what `resume_run` does as a stream. It returns at once; everything is decided at the first item."""
-        stated = _stated(answered_by, attempt_key, scope=scope, session_id=session_id, run_id=run_id, call_id=call_id)
+        stated = _stated(
+            answered_by, attempt_key, cites, scope=scope, session_id=session_id, run_id=run_id, call_id=call_id
+        )
         return self._streamed(_Knock("stream", delegate, pause_token, response, stated, options))
 
     def resume_stream_typed(
@@ -231,10 +242,13 @@ class ContinuationDoor:
         call_id: str,
         answered_by: Actor | None = None,
         attempt_key: str | None = None,
+        cites: Sequence[UUID] = (),
         **options: Any,
     ) -> AsyncIterator[Any]:
         """Do what `resume_run` does as a typed stream. It returns at once; everything is decided at the first item."""
-        stated = _stated(answered_by, attempt_key, scope=scope, session_id=session_id, run_id=run_id, call_id=call_id)
+        stated = _stated(
+            answered_by, attempt_key, cites, scope=scope, session_id=session_id, run_id=run_id, call_id=call_id
+        )
         return self._streamed(_Knock("stream_typed", delegate, pause_token, response, stated, options))
 
     def report(self) -> DoorReport:
@@ -292,9 +306,9 @@ _ON_KERNEL: dict[Surface, Callable[..., Any]] = {
 }
 
 
-def _stated(answered_by: Actor | None, attempt_key: str | None, **axes: Any) -> dict[str, Any]:
+def _stated(answered_by: Actor | None, attempt_key: str | None, cites: Sequence[UUID], **axes: Any) -> dict[str, Any]:
     """Put together what `prepare` takes, as far as it was given."""
-    optional = {"answered_by": answered_by, "attempt_key": attempt_key}
+    optional = {"answered_by": answered_by, "attempt_key": attempt_key, "cites": cites or None}
     return {**axes, **{name: value for name, value in optional.items() if value is not None}}
 
 

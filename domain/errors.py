@@ -41,7 +41,8 @@ class Refusal(LedgerError):
 
     Attributes:
         reason: The word that stands in streams, metrics and output for good.
-        axis: What was judged: token, scope, session, run, call, request, actor, response, turn or consumption.
+        axis: What was judged: token, scope, session, run, call, request, actor, policy, presentation, response, turn or
+            consumption.
         step: Which of the seven steps objected, 1 to 6.
         pause_id: The pause the token named; None where it named none.
         recorded: Whether the attempt stands in the ledger as a `Refused` fact.
@@ -157,7 +158,7 @@ class ActorNotAllowed(Refusal):
     """The policy does not let this actor answer."""
 
     reason, axis, step = "actor_not_allowed", "actor", 4
-    says = "this actor may not answer this pause"
+    says = "this actor may not answer this pause; the rule named is one of the policy it was made under"
 
 
 class AskerMayNotAnswer(Refusal):
@@ -171,21 +172,24 @@ class AnsweredTwice(Refusal):
     """One person counts once towards a quorum."""
 
     reason, axis, step = "answered_twice", "actor", 4
-    says = "this actor has answered already; another person has to"
+    says = "this actor has given another answer already, and each counts once; another person has to"
 
 
 class PolicyMismatch(Refusal):
-    """The policy registered is not the one the pause was made under."""
+    """The policy on record is not the one the pause was made under: it was changed since, or is not there.
+
+    Policies stand in the ledger and their revisions only go up, so the very same attempt never succeeds later.
+    """
 
     reason, axis, step = "policy_mismatch", "policy", 4
-    says = "the policy registered differs from the one the pause was made under"
+    says = "the policy on record is not the one the pause was made under; withdraw it, and ask again under the new one"
 
 
 class PresentationMissing(Refusal):
     """The policy wants the answer to cite what was shown."""
 
     reason, axis, step = "presentation_missing", "presentation", 4
-    says = "the answer has to cite what was shown"
+    says = "the answer has to cite what its giver was shown; record that by `presented`, and pass its id as cites"
 
 
 class PresentationStale(Refusal):
@@ -316,10 +320,22 @@ class NotAnswered(Refusal):
 
 
 class QuorumOpen(Refusal):
-    """Not enough people have answered."""
+    """Not enough people have given the same answer. A valid one that was presented is kept.
+
+    Attributes:
+        missing: How many more people have to answer, at least.
+    """
 
     reason, axis, step, retryable = "quorum_open", "consumption", 6, True
-    says = "more people have to answer first"
+    says = "more people have to answer first; the answer presented is kept, and STORED redeems once enough agree"
+
+    def __init__(self, pause_id: UUID | None = None, *, missing: int | None = None, recorded: bool = False) -> None:
+        super().__init__(pause_id, recorded=recorded)
+        self.missing = missing
+
+    def details(self) -> dict[str, Any]:
+        """List how many are missing, and nothing of who said what."""
+        return {"missing": self.missing}
 
 
 #: Every kind of refusal by its reason word. These words stand in streams, metrics and output for good.

@@ -28,6 +28,15 @@ class Stored(BaseModel):
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
+    def __init__(self, **fields: Any) -> None:
+        unknown = fields.keys() - type(self).model_fields.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
+        super().__init__(**fields)
+
+    # What is read is validated by pydantic itself, past this constructor: a newer version may have written more.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
 
 class ActorRecord(Stored):
     """Who did something: a tag to compare by, how they were identified, and their id beside the header."""
@@ -58,11 +67,12 @@ class TokenRecord(Stored):
 
 
 class Policy(Stored):
-    """The policy a pause was made under."""
+    """The policy a pause was made under, and how many people have to agree by it."""
 
     name: str
     revision: int
     digest: Digest
+    quorum: int = 1
 
 
 class CallRecord(Stored):
@@ -231,6 +241,11 @@ class Answered(Fact):
     token: TokenRecord | None = None
     cites: tuple[UUID, ...] = ()
     policy: Policy | None = None
+
+    @property
+    def completes(self) -> bool:
+        """Whether the pause holds its answer with this one: enough people agree on it, or one is enough."""
+        return self.policy is None or self.number >= self.policy.quorum
 
 
 class Consumed(Fact):

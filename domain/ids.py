@@ -60,6 +60,10 @@ class Identity:
         """Derive the id of a pause's refusal stream."""
         return self._id(int.from_bytes(pause.bytes[:2], "big"), "refusals", pause.bytes)
 
+    def presentation(self, pause: UUID, person: str, rendering: str) -> UUID:
+        """Derive the id of the stream of one rendering shown to one person; their tag, its digest."""
+        return self._id(int.from_bytes(pause.bytes[:2], "big"), "presented", pause.bytes, person, rendering)
+
     def tag(self, kind: str, *parts: bytes | str | None) -> str:
         """Fold something that may be compared but not read into 16 hex."""
         return self._mac(kind, *parts)[:8].hex()

@@ -1,5 +1,6 @@
 """Registered kinds of pause: what is asked, what may be answered, and how the answer reads."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -103,6 +104,29 @@ def _as_given(request: Any) -> Any:
     return request
 
 
+def require_interaction_name(name: object) -> None:
+    """Check that an interaction can have a name.
+
+    Raises:
+        InteractionConfigurationError: it cannot.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InteractionConfigurationError(
+            "an interaction's name has 1 to 64 of a-z, 0-9, '_', '.' and '-'; give it such a name"
+        )
+
+
+def _require_function(name: str, rule: str, function: object) -> None:
+    """Rules run in threads while an answer is judged: one that has to be awaited would never be."""
+    called = getattr(function, "__call__", None)  # noqa: B004 - an object with an async `__call__` is one as well
+    if not callable(function):
+        raise InteractionConfigurationError(f"{rule} of {name!r} is no function; pass one")
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+        raise InteractionConfigurationError(
+            f"{rule} of {name!r} is async; pass a plain function, as answers are judged without waiting for others"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Interaction:
     """A kind of pause, as the host registers it. Requests and responses are plain JSON data once validated.
@@ -120,7 +144,7 @@ class Interaction:
         prepare_request: Fills in what the asker may leave out, when pausing. It may raise an Objection.
 
     Raises:
-        InteractionConfigurationError: the name or the revision is not of that kind.
+        InteractionConfigurationError: the name or the revision is not of that kind, or a rule is no plain function.
     """
 
     name: str
@@ -134,12 +158,13 @@ class Interaction:
     prepare_request: Callable[[Any], Any] = field(default=_as_given, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise InteractionConfigurationError(
-                "an interaction's name has 1 to 64 of a-z, 0-9, '_', '.' and '-'; give it such a name"
-            )
+        require_interaction_name(self.name)
         if type(self.revision) is not int or self.revision < 1:
             raise InteractionConfigurationError(f"the revision of {self.name!r} must be a whole number from 1 up")
+        for rule in ("as_text", "decision", "effective", "prepare_request"):
+            _require_function(self.name, rule, getattr(self, rule))
+        if self.cross_check is not None:
+            _require_function(self.name, "cross_check", self.cross_check)
 
 
 @dataclass(frozen=True, slots=True)

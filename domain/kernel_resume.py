@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Never, Self
 from uuid import UUID
 
@@ -47,6 +47,7 @@ async def prepare(
     call_id: str,
     answered_by: Actor | None = None,
     attempt_key: str | None = None,
+    cites: Sequence[UUID] = (),
 ) -> "ResumedTurn":
     """Redeem one token and rebuild the turn it paused: the seven steps, in order.
 
@@ -69,6 +70,7 @@ async def prepare(
             call_id=call_id,
             answered_by=answered_by,
             attempt_key=attempt_key,
+            cites=cites,
         ),
         require_turn=True,
     )

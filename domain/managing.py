@@ -6,11 +6,12 @@ from datetime import timedelta
 from uuid import UUID
 
 from . import axes as binding
-from . import closing, settlement
+from . import closing, quorum, settlement
 from .axes import Axes, require_stated
 from .commands import (
     LapseCommand,
     PauseReceipt,
+    PresentCommand,
     Receipt,
     RecoverCommand,
     ReissueCommand,
@@ -46,7 +47,7 @@ from .stamp import Stamp
 from .turn import PausedTurn
 from .turns import read_turn
 
-Named = WithdrawCommand | LapseCommand | ReissueCommand | RecoverCommand | SettleCommand
+Named = WithdrawCommand | LapseCommand | ReissueCommand | RecoverCommand | SettleCommand | PresentCommand
 Decide = Callable[[Round, Pause, Stamp], list[PauseFact]]
 
 
@@ -63,6 +64,11 @@ class Managing:
     _opened: Opened | None = None
     _turn: PausedTurn | None = None
     _stamp: Stamp | None = field(default=None)
+
+    async def look(self) -> Pause:
+        """Find the pause named, its axes judged and its rows whole; nothing is decided on it."""
+        round_, pause_id, _ = await self._decide(lambda _round, _pause, _stamp: [])
+        return round_.of(pause_id)
 
     async def withdraw(self) -> Receipt:
         """Take the question back."""
@@ -179,7 +185,7 @@ class Managing:
         pause = round_.lead if of_lead else round_.of(pause_id)
         if facts:
             self.services.decided(decision, pause)
-        return Receipt(pause_id, pause.state, _position(facts))
+        return Receipt(pause_id, pause.state, _position(facts), quorum.missing(pause))
 
     async def _decide(
         self,

@@ -45,6 +45,8 @@ class Pause:
         claimed_by: The attempt that holds the newest claim.
         ends_below: Tokens of a generation below this one are ended.
         refusals: How many refusals this stream holds.
+        votes: Under a policy that wants several people to agree, every answer given; `answered` is the one that
+            completes it.
     """
 
     paused: Paused
@@ -67,6 +69,7 @@ class Pause:
     token_closes_at: datetime | None = None
     reissued_by: UUID | None = None
     refusals: int = 0
+    votes: tuple[Answered, ...] = ()
 
     @property
     def id(self) -> UUID:
@@ -156,7 +159,7 @@ def evolve(pause: Pause | None, fact: PauseFact) -> Pause:
 def _changes(pause: Pause, fact: PauseFact) -> dict[str, Any]:
     match fact:
         case Answered():
-            return {"answered": fact}
+            return {"answered": fact} if fact.policy is None else _answers(pause, fact)
         case Consumed():
             return {"consumed": fact, "claim": fact.claim, "claimed_at": fact.at, "claimed_by": fact.attempt}
         case Refused():
@@ -182,6 +185,12 @@ def _changes(pause: Pause, fact: PauseFact) -> dict[str, Any]:
             return {}
         case _:
             assert_never(fact)
+
+
+def _answers(pause: Pause, fact: Answered) -> dict[str, Any]:
+    if fact.policy is None or fact.policy.quorum == 1:
+        return {"answered": fact}
+    return {"votes": (*pause.votes, fact), "answered": fact if fact.completes else pause.answered}
 
 
 def replay(facts: Iterable[PauseFact]) -> Pause | None:

@@ -1,7 +1,7 @@
 """Pausing: a round is stored in one append, found again by its derived ids, and only then given tokens."""
 
 import hashlib
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from . import strict_json
+from .authority import PolicyChanged, judge_asking
 from .axes import AXIS_BYTES, require_stated, require_text
 from .closing import whole_second, withdraw
 from .commands import LapseAnswer, PauseCommand, PauseReceipt, Routing
@@ -28,6 +29,7 @@ from .errors import (
 from .facts import (
     CallRecord,
     CheckpointRecord,
+    Decision,
     InteractionRecord,
     OnLapse,
     Paused,
@@ -101,6 +103,7 @@ class Pausing:
     """Pauses one round; see `HumanInteractionCapability.pause_round`."""
 
     services: Services
+    _policies: Mapping[str, PolicyChanged] = field(default_factory=dict)
 
     async def pause(self, commands: Sequence[PauseCommand]) -> tuple[PauseReceipt, ...]:
         """Store the round, or find it again, and mint its tokens."""
@@ -135,6 +138,7 @@ class Pausing:
         for command in commands:
             _judge_command(command)
         _judge_same_round(commands)
+        self._policies = await self.services.policies.in_force([command.interaction for command in commands])
         turn, reference = await self._turn(commands[0].turn)
         if self._prompt(commands, turn):
             return self._judge_all(commands, turn, reference)
@@ -181,7 +185,8 @@ class Pausing:
             raise InteractionConfigurationError(
                 f"no interaction named {command.interaction!r} is registered; register it before pausing"
             )
-        request, lapse = _judge_contents(self.services, registered, command)
+        request, decision, lapse = _judge_contents(self.services, registered, command)
+        judge_asking(command, self._policies.get(command.interaction), decision)
         return Gated(command, call, registered, request, lapse)
 
     # Finding it again
@@ -241,6 +246,8 @@ class Pausing:
         routing, held = self._routing(one.command.routing), paused.routing
         if any(getattr(routing, name) != getattr(held, name) for name in ("queue", "priority", "groups", "assignees")):
             raise PauseConflict(pause.id, "routing")
+        if paused.policy is not None and not self.services.policies.stands(pause):
+            raise PauseConflict(pause.id, "policy")
 
     async def _next_occurrence(self, plan: Plan, stamp: Stamp) -> int | None:
         for occurrence in range(plan.command.occurrence + 1, min(plan.command.occurrence + RELOADS, OCCURRENCES)):
@@ -272,6 +279,7 @@ class Pausing:
         command, asked = one.command, one.registered
         begins = whole_second(stamp.now)
         lapse = None if one.lapse is None else Content.of(one.lapse)
+        governing = self._policies.get(command.interaction)
         return Paused(
             originator_id=pause,
             originator_version=1,
@@ -307,6 +315,7 @@ class Pausing:
             asked_by=self.services.record_of(command.asked_by),
             agent=command.agent,
             labels=dict(command.labels),
+            policy=None if governing is None else governing.policy,
         )
 
     def _routing(self, routing: Routing) -> RoutingRecord:
@@ -479,7 +488,9 @@ def _text_of(turn: Turn) -> tuple[bytes, Any]:
     return strict_json.write_and_parse(list(turn.messages), limit=TURN_BYTES)
 
 
-def _judge_contents(services: Services, registered: Registered, command: PauseCommand) -> tuple[bytes, bytes | None]:
+def _judge_contents(
+    services: Services, registered: Registered, command: PauseCommand
+) -> tuple[bytes, Decision | None, bytes | None]:
     try:
         given = strict_json.write_and_parse(plain(command.request), limit=VALUE_BYTES)[1]
         request = registered.ask(given)
@@ -490,13 +501,18 @@ def _judge_contents(services: Services, registered: Registered, command: PauseCo
     except Objection as objection:
         services.rule_failed(objection)
         raise PauseRejected("request_invalid", f"the request does not fit its interaction: {objection}") from None
-    return text, None if command.on_lapse is None else _judge_lapse(services, registered, request, command.on_lapse)
+    if command.on_lapse is None:
+        return text, None, None
+    return text, *_judge_lapse(services, registered, request, command.on_lapse)
 
 
-def _judge_lapse(services: Services, registered: Registered, request: Any, on_lapse: LapseAnswer) -> bytes:
+def _judge_lapse(
+    services: Services, registered: Registered, request: Any, on_lapse: LapseAnswer
+) -> tuple[Decision, bytes]:
     try:
         given = strict_json.write_and_parse(plain(on_lapse.response), limit=VALUE_BYTES)[1]
-        return strict_json.canonical_of(registered.judge(request, given).response, limit=VALUE_BYTES)
+        verdict = registered.judge(request, given)
+        return verdict.decision, strict_json.canonical_of(verdict.response, limit=VALUE_BYTES)
     except strict_json.Unfit as unfit:
         raise PauseRejected(unfit.name, f"in the lapse answer: {unfit}") from None
     except Objection as objection:

@@ -80,6 +80,10 @@ class Pauses(Protocol):
         """Bring a pause and its round back from their streams."""
         ...
 
+    async def story(self, streams: Sequence[UUID]) -> tuple[Fact, ...]:
+        """Read whole streams as facts, in the order given and by version; their chains are proved."""
+        ...
+
     async def append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
         """Append facts, of any number of streams, all or none; they come back with their row digest and position.
 

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from . import axes as binding
-from . import strict_json
+from . import quorum, strict_json
+from .authorising import Authorising
 from .axes import Axes
 from .closing import whole_second
 from .commands import STORED, AnswerCommand, Receipt, ResumeOutcome
@@ -169,6 +170,8 @@ class Redemption:
 
     async def _presents_stored(self, pause: Pause) -> bool:
         stored = stored_answer(pause)
+        if self._kept(pause):
+            return True
         if stored is None or self.command.response is STORED:
             return stored is not None
         try:
@@ -178,11 +181,21 @@ class Redemption:
             return False
 
     async def _judge_response(self, pause: Pause) -> None:
-        """Step 4. The answer is validated once, however often the attempt judges again."""
-        if self.command.response is STORED or self._validated is not None:
+        """Step 4: authority first. The answer is validated once, however often the attempt judges again."""
+        if self.command.response is STORED:
             return
-        registered = registered_as_paused(self.services, pause)
-        self._validated = await validate_answer(self.services, registered, pause, self.command)
+        if pause.paused.policy is not None and not self._kept(pause):
+            await Authorising(self.services, self.command).judge(pause)
+        try:
+            if self._validated is None:
+                registered = registered_as_paused(self.services, pause)
+                self._validated = await validate_answer(self.services, registered, pause, self.command)
+        except ResponseInvalid:
+            # Whoever has answered already is told so first.
+            quorum.judge_once(pause, self.services.record_of(self.command.answered_by), None)
+            raise
+        if pause.votes and not self._kept(pause) and not pause.consumed:
+            quorum.judge_once(pause, self._validated.fields["by"], self._validated.canonical)
 
     async def _read_turn(self, found: Found, pause: Pause) -> None:
         """Step 5: the turn out of its durable checkpoint, read once."""
@@ -197,7 +210,7 @@ class Redemption:
         if self._kept(pause):
             if pause.consumed and not self.consumes:
                 return []
-            if pause.consumed:
+            if pause.consumed and quorum.counted(pause, self.attempt):
                 raise RoundOpen(pause.id, continued_by_other=True)
         else:
             judge_generation(pause, opened.terms.generation, opened.terms.epoch, found.epoch)
@@ -206,6 +219,8 @@ class Redemption:
         if not self.consumes:
             return answered
         after = round_.after(answered)
+        if not answered:
+            quorum.judge_complete(pause)
         consumed = consume(after, stamp, self._as_attempt(opened))
         if consumed:
             settled = after.after(consumed)
@@ -214,7 +229,8 @@ class Redemption:
 
     def _kept(self, pause: Pause) -> bool:
         """Whether this attempt's own answer stands on the pause already."""
-        return pause.answered is not None and pause.answered.attempt == self.attempt
+        stands = pause.votes or ((pause.answered,) if pause.answered else ())
+        return any(answered.attempt == self.attempt for answered in stands)
 
     def _given(self, opened: Opened) -> GivenAnswer | None:
         if self._validated is None:
@@ -268,7 +284,7 @@ class Redemption:
         pause = settled.of(pause_id)
         if not self.consumes:
             self.services.decided("answered" if facts else "answered_before", pause, attempt=stamp.attempt)
-            return Receipt(pause.id, pause.state, position)
+            return Receipt(pause.id, pause.state, position, quorum.missing(pause))
         if facts:
             self.services.decided("answered", pause, attempt=stamp.attempt)
             return position
@@ -337,6 +353,8 @@ async def validate_answer(
         "decision": verdict.decision,
         "shown": pause.paused.request.digest,
         "effective": None if effective is None else Content.of(effective),
+        "cites": tuple(command.cites),
+        "policy": pause.paused.policy,
     }
     return GivenAnswer(canonical, fields)
 

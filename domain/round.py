@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
+from . import quorum
 from .changes import changed
 from .content import Content
 from .errors import AlreadyAnswered, AlreadyConsumed, NotAnswered, PauseLapsed, PauseWithdrawn, TokenSuperseded
@@ -19,7 +20,7 @@ class GivenAnswer:
     """An answer that step 4 let through: the fields of `Answered`, and the canonical bytes to compare by."""
 
     canonical: bytes = field(repr=False)
-    fields: dict[str, object] = field(repr=False)
+    fields: dict[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +121,26 @@ def answer(round_: Round, pause_id: UUID, given: GivenAnswer | None, stamp: Stam
     """Decide whether an answer stands. None is the stored one. The same answer again is no news: an empty list.
 
     Raises:
-        AlreadyAnswered, PauseLapsed, NotAnswered: it does not, and why.
+        AlreadyAnswered, PauseLapsed, NotAnswered, QuorumOpen: it does not, and why.
     """
     pause = round_.of(pause_id)
     stored = stored_answer(pause)
     if given is None:
         if stored is None:
+            quorum.judge_complete(pause)
             raise PauseLapsed(pause.id) if pause.lapsed else NotAnswered(pause.id)
         return []
     if stored is not None and stored.clear() == given.canonical:
         return []
     if pause.answered:
+        if quorum.agrees(pause, given.fields):
+            return []
         raise AlreadyAnswered(pause.id, at=pause.answered.at, by=named(pause.answered.by))
     if pause.lapsed:
         raise PauseLapsed(pause.id)
-    return [stamp.write(pause, Answered, number=1, **given.fields)]
+    if quorum.judge_once(pause, given.fields.get("by"), given.canonical):
+        return []
+    return [stamp.write(pause, Answered, number=quorum.number_of(pause, given.fields), **given.fields)]
 
 
 def lapses(round_: Round, stamp: Stamp) -> list[PauseFact]:
@@ -147,7 +153,9 @@ def lapses(round_: Round, stamp: Stamp) -> list[PauseFact]:
 def lapsed(round_: Round, pause: Pause, stamp: Stamp) -> Lapsed:
     """Write down that one window has closed without an answer."""
     leeway = int(round_.leeway.total_seconds())
-    return stamp.write(pause, Lapsed, closed_at=pause.paused.closes_at, leeway_seconds=leeway, answers_standing=())
+    return stamp.write(
+        pause, Lapsed, closed_at=pause.paused.closes_at, leeway_seconds=leeway, answers_standing=quorum.standing(pause)
+    )
 
 
 def consume(round_: Round, stamp: Stamp, attempt: Attempt) -> list[PauseFact]:
@@ -178,7 +186,7 @@ def _consumed(pause: Pause, settled: Round, stamp: Stamp, attempt: Attempt) -> C
             for other in settled.pauses
             if other is not pause
         ),
-        answers=(pause.answered.originator_version,) if pause.answered and pause.has_answer else (),
+        answers=quorum.versions(pause) if pause.has_answer else (),
         response_digest=response.digest if response else None,
         unstated_axes=attempt.unstated_axes,
         key=attempt.key,

@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from .authority import PolicyChanged
 from .content import Content, ContentAlteredError, ContentUnreadError
 from .facts import (
     Abandoned,
@@ -20,6 +21,7 @@ from .facts import (
     Stalled,
     Withdrawn,
 )
+from .presenting import Presented
 from .switches import SwitchFlipped
 
 #: Controls, formats (the bidirectional ones among them), surrogates, and separators of lines and paragraphs.
@@ -127,6 +129,11 @@ def _said(fact: Fact) -> str:
 
 
 def _beside_pauses(fact: Fact) -> str:
+    if isinstance(fact, Presented):
+        through = f" by {_actor(fact.by, 'somebody')}" if fact.by else ""
+        return f"{_actor(fact.to, 'somebody')} was shown the question{through}, as rendering {fact.rendering}"
+    if isinstance(fact, PolicyChanged):
+        return _policy_changed(fact)
     if not isinstance(fact, SwitchFlipped):
         return f"{fact.topic()} happened"
     surface = f"surface {_quoted(fact.surface)}"
@@ -140,16 +147,33 @@ def _paused(fact: Paused) -> str:
     tool = f" ({_quoted(fact.call.tool)})" if fact.call.tool else ""
     again = f" again (occurrence {fact.occurrence})" if fact.occurrence else ""
     opens = f" from {_moment(fact.opens_at)}" if fact.opens_at > fact.at else ""
+    under = f" under policy {fact.policy.name} revision {fact.policy.revision}" if fact.policy else ""
     return (
         f"run {_quoted(fact.run_id)}{agent} in session {_quoted(fact.session_id)}{tenant} stopped at call "
         f"{_quoted(fact.call_id)}{tool} and asked {fact.interaction.name}{again}{_by(fact.asked_by)}; it may be "
-        f"answered{opens} until {_moment(fact.closes_at)}"
+        f"answered{opens} until {_moment(fact.closes_at)}{under}"
     )
 
 
 def _answered(fact: Answered) -> str:
     through = f", handed in by {_actor(fact.submitted_by, 'somebody')}" if fact.submitted_by else ""
-    return f"{_actor(fact.by, 'somebody unnamed')} {_DECISIONS[fact.decision]}{through}"
+    several = fact.policy is not None and fact.policy.quorum > 1
+    agreed = f", the {_ordinal(fact.number)} of {fact.policy.quorum} who have to agree" if several else ""  # type: ignore[union-attr]  # there is one
+    seen = f", having seen presentation {', '.join(map(str, fact.cites))}" if fact.cites else ""
+    return f"{_actor(fact.by, 'somebody unnamed')} {_DECISIONS[fact.decision]}{through}{seen}{agreed}"
+
+
+def _ordinal(number: int) -> str:
+    teen = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _policy_changed(fact: PolicyChanged) -> str:
+    who = _actor(fact.by, "somebody")
+    if fact.policy is None:
+        return f"{who} put {fact.interaction} under no policy any more"
+    ending = ", and ended what was asked under earlier ones" if fact.ends_earlier else ""
+    return f"{who} put {fact.interaction} under policy {fact.policy.name} revision {fact.policy.revision}{ending}"
 
 
 def _consumed(fact: Consumed) -> str:

@@ -13,6 +13,7 @@ from .facts import ActorRecord
 from .ids import Identity
 from .interactions import Interactions, Objection
 from .pause import Pause
+from .policies import PolicyBook
 from .ports import Checkpoints, Journal, OffLoop, Pauses, Seal
 from .stamp import Stamp
 from .turn import Transcripts
@@ -36,6 +37,7 @@ class Services:
 
     identity: Identity
     pauses: Pauses
+    policies: PolicyBook
     seal: Seal
     interactions: Interactions
     transcripts: Transcripts

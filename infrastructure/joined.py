@@ -13,6 +13,7 @@ from ..domain.continuation import redeem
 from ..domain.errors import InteractionConfigurationError, VersionConflict
 from ..domain.facts import Fact, Refused
 from ..domain.kernel_resume import ResumedTurn
+from ..domain.policies import PolicyBook
 from ..domain.ports import Found, Journal, Tail
 from ..domain.services import Services
 from ..domain.settlement import End
@@ -42,6 +43,10 @@ class JoinedPauses:
     async def find(self, pause_id: UUID) -> Found:
         """Bring a pause back as the transaction sees it."""
         return await self._joined.find(pause_id)
+
+    async def story(self, streams: Sequence[UUID]) -> tuple[Fact, ...]:
+        """Read whole streams as the transaction sees them."""
+        return await self._joined.story(streams)
 
     async def append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
         """Append in the transaction; a refusal is sent on to its refusal stream, as one that lost its race."""
@@ -86,18 +91,23 @@ class Joined(HumanInteractionCapability):
     def __init__(
         self, services: Services, own: HumanInteractionCapability, pauses: EventSourcedPauses, at: Streams
     ) -> None:
-        super().__init__(replace(services, pauses=JoinedPauses(pauses, at), journal=_Noting(services.journal)))
+        joined = JoinedPauses(pauses, at)
+        # Its policies are those that the transaction sees.
+        book = PolicyBook(joined, services.identity.ledger_id)
+        super().__init__(replace(services, pauses=joined, policies=book, journal=_Noting(services.journal)))
         self._own = own
         self._outside = pauses
 
-    async def redeem(self, token: str, response: Any, *, axes: Axes, by: Actor | None = None) -> ResumedTurn:
+    async def redeem(
+        self, token: str, response: Any, *, axes: Axes, by: Actor | None = None, cites: Sequence[UUID] = ()
+    ) -> ResumedTurn:
         """Recognise a token and redeem it, as `Ledger.redeem` does.
 
         Raises:
             NotRedeemable: the string is not one of our tokens.
             What `prepare` raises.
         """
-        return await redeem(self, token, response, axes=axes, by=by)
+        return await redeem(self, token, response, axes=axes, by=by, cites=cites)
 
     # A claim is settled and renewed once its turn goes on, and that is after the transaction.
 

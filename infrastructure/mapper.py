@@ -12,10 +12,12 @@ from eventsourcing.persistence import Mapper, Notification, StoredEvent
 from pydantic import ValidationError
 
 from ..domain import strict_json
+from ..domain.authority import PolicyChanged
 from ..domain.content import SALT_BYTES, Content
 from ..domain.envelope import length_prefixed
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew
 from ..domain.facts import FACTS, Fact
+from ..domain.presenting import Presented
 from ..domain.switches import SwitchFlipped
 from ..domain.turn import TURN_BYTES
 
@@ -34,7 +36,7 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 #: Every fact of this version: those of a pause, and those that stand in streams of their own.
-STORED: tuple[type[Fact], ...] = (*FACTS, SwitchFlipped)
+STORED: tuple[type[Fact], ...] = (*FACTS, Presented, SwitchFlipped, PolicyChanged)
 
 
 class Registry:

@@ -19,10 +19,11 @@ from ..domain.capability import HumanInteractionCapability, Operator
 from ..domain.commands import Actor
 from ..domain.continuation import redeem
 from ..domain.errors import InteractionConfigurationError
-from ..domain.facts import Fact
+from ..domain.facts import Answered, Fact
 from ..domain.ids import Identity
 from ..domain.interactions import Interactions
 from ..domain.kernel_resume import ResumedTurn
+from ..domain.policies import PolicyBook
 from ..domain.services import Services
 from ..domain.switches import Surface
 from ..projections.stranded import Stranded
@@ -197,14 +198,16 @@ class Ledger:
         """
         return await self.switches.flip(surface, on, by)
 
-    async def redeem(self, token: str, response: Any, *, axes: Axes, by: Actor | None = None) -> ResumedTurn:
+    async def redeem(
+        self, token: str, response: Any, *, axes: Axes, by: Actor | None = None, cites: Sequence[UUID] = ()
+    ) -> ResumedTurn:
         """Recognise a token and redeem it: `recognise` and `prepare` in one.
 
         Raises:
             NotRedeemable: the string is not one of our tokens.
             What `prepare` raises.
         """
-        return await redeem(self.capability, token, response, axes=axes, by=by)
+        return await redeem(self.capability, token, response, axes=axes, by=by, cites=cites)
 
     def joined(self, connection: Any) -> Joined:
         """Take part in a transaction of the host's, on its own psycopg connection to this ledger's database.
@@ -233,13 +236,16 @@ class Ledger:
         return self.capability.operator(actor)
 
     async def story(self, pause_id: UUID) -> Sequence[Fact]:
-        """Read a pause's facts, and those of its refusal stream, as proved by their chains, in the order of time.
+        """Read a pause's facts, those of its refusal stream and the presentations cited, proved and in order of time.
 
         Raises:
             LedgerCorrupt: a row is not what was written.
         """
         services = self._open_or_say()[2]
         told = await self.pauses.story([pause_id, services.identity.refusals(pause_id)])
+        cited = {cited for fact in told if isinstance(fact, Answered) for cited in fact.cites}
+        if cited:
+            told = (*told, *await self.pauses.story(sorted(cited)))
         return sorted(told, key=lambda fact: (fact.at, fact.originator_id != pause_id, fact.originator_version))
 
     def _open_or_say(self) -> tuple[HumanInteractionCapability, EventSourcedPauses, Services]:
@@ -272,6 +278,7 @@ class Ledger:
         services = Services(
             identity=tags,
             pauses=pauses,
+            policies=PolicyBook(pauses, identity.ledger_id),
             seal=TokenSeal(key_ring(self._url, settings), ledger_id=identity.ledger_id, audience=settings.audience),
             interactions=interactions,
             transcripts=transcripts,

@@ -11,6 +11,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from ..domain.errors import InteractionConfigurationError
 from ..domain.facts import FACTS
+from ..domain.presenting import Presented
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Page, Query, Table, Values
 from .seen import Seen, tag_of, uuid_text
@@ -49,7 +50,7 @@ class Told:
 
     Attributes:
         what: The fact's name, such as `answered` or `refused`.
-        who: Who answered, tried, withdrew, ...; or asked.
+        who: Who answered, tried, withdrew, was shown it, ...; or asked.
         decision: What an answer decides: answer, approve, edit, reject or respond.
         axis, reason: What a refusal failed on; `reason` is also why a turn broke off, was given up or taken up again.
         attempt: The same for the facts of one attempt.
@@ -96,7 +97,8 @@ class History(Projection):
     """Keeps every fact of every pause by its header, and where each pause belongs."""
 
     name = "history"
-    facts = frozenset(kind.NAME for kind in FACTS)
+    revision = 2
+    facts = frozenset(kind.NAME for kind in FACTS) | {Presented.NAME}
     reads = frozenset({"pause.paused"})
     own_tables = (STORED, KNOWN)
 
@@ -242,14 +244,14 @@ def _told(row: StoredFact) -> Told:
         at=row.at,
         topic=row.topic,
         what=row.topic.partition("@")[0].removeprefix("pause."),
-        who=tag_of(readable.get("by") or readable.get("asked_by")),
+        who=tag_of(readable.get("to") or readable.get("by") or readable.get("asked_by")),
         decision=readable.get("decision"),
         axis=readable.get("axis"),
         reason=readable.get("reason") or readable.get("because") or readable.get("cause"),
         attempt=readable.get("attempt"),
         fence=claim.get("fence") or readable.get("fence"),
         holder=claim.get("holder"),
-        request_digest=(readable.get("request") or {}).get("digest"),
+        request_digest=(readable.get("request") or {}).get("digest") or readable.get("request_digest"),
         shown_digest=readable.get("shown"),
         response_digest=(readable.get("response") or {}).get("digest") or readable.get("response_digest"),
         unreadable=unreadable,

@@ -10,7 +10,7 @@ from ..domain.axes import Scope
 from ..domain.errors import InteractionConfigurationError
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values, shown
-from .seen import Seen, tag_of, uuid_text
+from .seen import Seen, completes, tag_of, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class OpenPause:
         since: When it was asked (UTC); of an unreadable one, when that fact was written.
         position: Where the question stands in the log.
         unreadable: A fact of this pause cannot be read here; what is None could not be told.
+        answers_needed: How many people have to agree by the pause's policy.
+        answers_agreeing: How many do so far: the most that gave the same answer.
         round_calls: How many calls of the round wait, or waited, for a person.
         round_answered: How many of these hold an answer.
     """
@@ -47,6 +49,8 @@ class OpenPause:
     closes_at: datetime | None
     position: int
     unreadable: bool
+    answers_needed: int = 1
+    answers_agreeing: int = 0
     round_calls: int = shown(1)
     round_answered: int = shown(0)
 
@@ -81,8 +85,9 @@ class OpenPauses(Projection):
     """Folds the log into the inbox. A refused redemption leaves a pause open."""
 
     name = "open_pauses"
+    revision = 2
     facts = frozenset({"pause.paused", "pause.answered", "pause.consumed", "pause.withdrawn", "pause.lapsed"})
-    reads = frozenset({"pause.paused"})
+    reads = frozenset({"pause.paused", "pause.answered"})
     own_tables = (OPEN, ROUNDS)
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
@@ -103,7 +108,10 @@ class OpenPauses(Projection):
                 page.put(ROUNDS, {"lead": row["round"], "calls": len(gated), "over": 0, "answered": 0})
             return
         row_before = page.get(OPEN, fact.pause)
-        if row_before is not None:
+        if row_before is not None and fact.name == "pause.answered" and not completes(fact):
+            agreeing = max(row_before["answers_agreeing"], fact.fields["number"])
+            page.put(OPEN, {**row_before, "answers_agreeing": agreeing})
+        elif row_before is not None:
             page.drop(OPEN, fact.pause)
             _settle(page, row_before["round"], answered=fact.name == "pause.answered")
 
@@ -113,6 +121,7 @@ class OpenPauses(Projection):
         if row is None:
             unknown = dict.fromkeys(OPEN.columns)
             row = {**unknown, "priority": 0, "groups": [], "assignees": [], "labels": {}, "position": fact.position}
+            row |= {"answers_needed": 1, "answers_agreeing": 0}
             row |= {"pause": fact.pause, "scope": fact.scope, "since": fact.at}
         page.put(OPEN, {**row, "unreadable": 1})
 
@@ -158,6 +167,8 @@ def _opened(fact: Seen) -> Values:
         "closes_at": said["closes_at"],
         "position": fact.position,
         "unreadable": 0,
+        "answers_needed": 1 if said["policy"] is None else said["policy"].get("quorum", 1),
+        "answers_agreeing": 0,
     }
 
 

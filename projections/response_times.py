@@ -11,7 +11,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values
-from .seen import Seen, tag_of
+from .seen import Seen, completes, tag_of
 
 _MICROSECOND = timedelta(microseconds=1)
 #: The row of a pause that stands for all its assignees, or for none.
@@ -108,6 +108,7 @@ class TimesTaken(Projection):
     """Measures from each `Paused` to its end."""
 
     name = "response_times"
+    revision = 2
     facts = frozenset({"pause.paused", *_ENDS})
     reads = frozenset({"pause.paused", "pause.answered"})
     own_tables = (ASKED,)
@@ -126,7 +127,7 @@ class TimesTaken(Projection):
                 page.put(ASKED, _asked(fact, one, assignees if one == EVERYBODY else []))
             return
         everybody = page.get(ASKED, fact.pause, EVERYBODY)
-        if everybody is None or everybody["state"] != "open":
+        if everybody is None or everybody["state"] != "open" or (fact.name == "pause.answered" and not completes(fact)):
             return
         ends: Values = {"state": _ENDS[fact.name]}
         if fact.name == "pause.answered":

@@ -65,6 +65,12 @@ def uuid_text(value: Any, known: str) -> str:
     return known if value == known else str(UUID(value))
 
 
+def completes(fact: Seen) -> bool:
+    """Tell whether a pause holds its answer with this one: enough people agree on it, or one is enough."""
+    policy = fact.fields["policy"]
+    return policy is None or bool(fact.fields["number"] >= policy.get("quorum", 1))
+
+
 def tag_of(actor: dict[str, Any] | None) -> str | None:
     """Tell who, as a tag."""
     return None if actor is None else actor["tag"]

@@ -10,7 +10,7 @@ from ..domain.axes import Axes, Scope
 from ..domain.facts import FACTS, rfc3339
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values
-from .seen import Seen, uuid_text
+from .seen import Seen, completes, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,9 @@ class StrandedTurns(Projection):
     """Follows each round from its question to the end of its turn."""
 
     name = "stranded"
+    revision = 2
     facts = frozenset(kind.NAME for kind in FACTS) - {"pause.refused", "pause.reissued"}
-    reads = facts - {"pause.answered", "pause.withdrawn", "pause.lapsed", "pause.continued", "pause.abandoned"}
+    reads = facts - {"pause.withdrawn", "pause.lapsed", "pause.continued", "pause.abandoned"}
     own_tables = (MEMBERS, ROUNDS)
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
@@ -136,6 +137,8 @@ class StrandedTurns(Projection):
         match fact.name:
             case "pause.paused":
                 _pause(fact, page)
+            case "pause.answered" if not completes(fact):
+                pass
             case "pause.answered" | "pause.lapsed" | "pause.withdrawn":
                 _end(fact, page, fact.name.removeprefix("pause."))
             case "pause.consumed":

@@ -251,7 +251,7 @@ PARTS: dict[type[Any], str] = {
     Scope: "tenant_id sub_tenant_id namespace",
     kinds.Claim: "fence holder lease_seconds",
     kinds.TokenRecord: "kid generation tag",
-    kinds.Policy: "name revision digest",
+    kinds.Policy: "name revision digest quorum",
     kinds.CallRecord: "index origin tool",
     kinds.InteractionRecord: "name revision request_schema response_schema",
     kinds.TurnRecord: "format digest content checkpoint",

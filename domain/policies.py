@@ -1,0 +1,67 @@
+"""Policies on record: one stream a ledger, whose facts say who changed what for which interaction, and when."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from uuid import UUID, uuid5
+
+from .authority import PolicyChanged, newest, rules_for
+from .errors import PolicyMismatch
+from .pause import Pause
+from .ports import Pauses
+
+#: What was read longer ago than this (seconds) is read again before a pause is made by it.
+FRESH_SECONDS = 1.0
+
+
+def policy_stream(ledger_id: UUID) -> UUID:
+    """Derive the id of a ledger's one stream of policies: a version 5 UUID, which no pause has."""
+    return uuid5(ledger_id, "policies")
+
+
+class PolicyBook:
+    """The policies of one ledger, as one process knows them."""
+
+    def __init__(self, pauses: Pauses, ledger_id: UUID) -> None:
+        self.stream = policy_stream(ledger_id)
+        self._pauses = pauses
+        self._known: tuple[PolicyChanged, ...] = ()
+        self._due = float("-inf")
+        self._reading: asyncio.Task[tuple[PolicyChanged, ...]] | None = None
+
+    async def in_force(self, interactions: Sequence[str]) -> dict[str, PolicyChanged]:
+        """Tell the policies that new pauses are made under, as they were a second ago at most.
+
+        Raises:
+            StoreUnavailable: the store could not speak.
+            LedgerCorrupt, LedgerTooNew: the policies on record cannot be read.
+        """
+        if time.monotonic() >= self._due:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.ensure_future(self.read())
+            await asyncio.shield(self._reading)
+        if not self._known:
+            return {}
+        found = {name: newest(self._known, name) for name in interactions}
+        return {name: change for name, change in found.items() if change is not None and change.policy is not None}
+
+    async def read(self) -> tuple[PolicyChanged, ...]:
+        """Read every change, oldest first; raises as `in_force` does."""
+        begun = time.monotonic()
+        facts = await self._pauses.story([self.stream])
+        changes = tuple(fact for fact in facts if isinstance(fact, PolicyChanged))
+        if len(changes) >= len(self._known):
+            self._known, self._due = changes, begun + FRESH_SECONDS
+        return changes
+
+    def stands(self, pause: Pause) -> bool:
+        """Tell whether a pause made under a policy may still be answered under it, by what was read last."""
+        try:
+            rules_for(pause, self._known)
+        except PolicyMismatch:
+            return False
+        return True
+
+    def forget(self) -> None:
+        """Read again before the next pause is made: something was changed here."""
+        self._due = float("-inf")
