@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ..domain.axes import Scope
 from ..domain.commands import Actor, AnswerCommand, LapseAnswer, RecoverCommand
+from ..domain.continuation import recognise
 from ..domain.errors import AlreadyConsumed, AlreadyContinued, PauseWithdrawn, RoundOpen, TokenExpired
 from ..domain.interactions import ASK_USER, AskUserAnsweredEvent
 from ..domain.kernel_resume import ResumedTurn, resume_run, resume_stream, resume_stream_typed
@@ -65,13 +66,14 @@ def _played(
 ) -> Callable[Concatenate[_Suite, _Given], None]:
     """Let a story be a test without any plugin."""
 
-    @functools.wraps(story)
-    def test(suite: _Suite, *given: _Given.args, **named: _Given.kwargs) -> None:
+    def test(suite: _Suite, /, *given: _Given.args, **named: _Given.kwargs) -> None:
         async def play() -> None:
             await story(suite, *given, **named)
 
         asyncio.run(play())
 
+    # Its fixtures are the story's.
+    functools.update_wrapper(test, story)
     return test
 
 
@@ -118,8 +120,13 @@ class KernelConformance:
     @_played
     async def test_each_decision_runs_what_it_says(self) -> None:
         """An approval and an edit run the call once under its pause's key; a rejection and a text run nothing."""
-        edit = {"decision": "edit", "arguments": {"to": "staging"}}
-        decisions = [(APPROVE, "prod"), (edit, "staging"), (REJECT, None), (RESPOND, None)]
+        edit: dict[str, Any] = {"decision": "edit", "arguments": {"to": "staging"}}
+        decisions: list[tuple[dict[str, Any], str | None]] = [
+            (APPROVE, "prod"),
+            (edit, "staging"),
+            (REJECT, None),
+            (RESPOND, None),
+        ]
         async with open_ledger("memory:") as ledger:
             for surface in SURFACES:
                 for decision, to in decisions:
@@ -225,7 +232,8 @@ class KernelConformance:
         async with _opened(store_url, tmp_path) as ledger:
             ended = await _ask(self.agent(ledger, [(f"c{n}", "deploy", {"to": f"place {n}"}) for n in (0, 1)]))
             for receipt, command in zip(ended.paused, ended.asked, strict=True):
-                envelope = ledger.capability.decode_token(receipt.token)
+                envelope = recognise(ledger.capability, receipt.token).envelope
+                assert envelope is not None
                 await ledger.capability.answer(AnswerCommand(envelope, APPROVE, **dict(command.axes)))
             going = self.agent(ledger, "done")
             await _go_on("run", going, await _recover(ledger, ended))

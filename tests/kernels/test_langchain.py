@@ -1,5 +1,10 @@
 """A LangChain agent that stops for a person and goes on: what its model sees, and how often its tools ran."""
 
+import asyncio
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("langchain", reason="the langchain extra is not installed")
@@ -41,11 +46,14 @@ from pauseledger import (
     resume_stream,
     resume_stream_typed,
 )
+from pauseledger.infrastructure import cli
 from pauseledger.infrastructure.kernels import Ended, Gate
 from pauseledger.infrastructure.kernels.langchain import LangChainKernel, side_effect
 from pauseledger.infrastructure.kernels.langchain_middleware import TOOL_APPROVAL, PauseMiddleware, ask_user_tool
 from pauseledger.infrastructure.keys import KeyFile
 from pauseledger.infrastructure.testing_kernels import ANSWER, GATES, QUESTION, SCOPE, KernelConformance
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "langchain.md"
 
 
 class Model(BaseChatModel):
@@ -577,3 +585,25 @@ async def test_a_graph_without_that_tool_node_cannot_dispatch(memory):
     ended = await host.ask()
     with pytest.raises(InteractionConfigurationError, match="tools_node"):
         await resume_run(host.kernel, await host.redeem(ended, {"decision": "approve"}))
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_the_command_line_redeems_a_tool_approval_where_it_is_named(tmp_path, monkeypatch, capsys, named):
+    """The command of the page, with its file."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    settings = LedgerSettings(keys_directory=tmp_path / "keys", interactions=[TOOL_APPROVAL])
+    async with open_ledger(url, settings) as ledger:
+        ended = await Host(ledger, calling(("call_1", "deploy", {"to": "prod"})), stopper="batched").ask()
+    (page,) = re.findall(r"pauseledger (redeem .*?)```", PAGE.read_text(), re.DOTALL)
+    words = page.replace("\\\n", " ").split()
+    (tmp_path / "decision.json").write_text(json.dumps({"type": "reject", "message": "on Monday"}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PAUSELEDGER_STORE", url)
+    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
+    monkeypatch.setenv("PAUSELEDGER_TOKEN", ended.paused[0].token)
+    code = await asyncio.to_thread(cli.run, [*(words if named else words[:-2]), "--json"])
+    said = json.loads(capsys.readouterr().out)
+    if named:
+        assert (code, said["outcome"]) == (0, "resumed")
+    else:
+        assert (code, said["reason"]) == (3, "interaction_unregistered")
