@@ -21,12 +21,12 @@ Lent = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 #: What a statement's failure means for the whole transaction, by the server's state code.
 _STALE = {
-    "25006": "the transaction, or its server, is read-only",
     "40001": "the server could not serialise the transaction",
     "40P01": "the server broke a deadlock",
     "PLF01": "the transaction is older than 30 seconds, and may not append any more",
 }
 
+_READ_ONLY = "the transaction is read-only, or its server a standby; begin one that may write, on the primary"
 _BROKE = "the connection of the host's transaction broke, and the transaction with it; begin a new one"
 
 _NOT_FIT = {
@@ -185,6 +185,8 @@ class JoinedStreams:
             return StoreUnavailable(_BROKE)
         if error.sqlstate in _STALE:
             return TransactionStale(_STALE[error.sqlstate])
+        if error.sqlstate == "25006":
+            return StoreUnavailable(_READ_ONLY)
         return self._database.told(error, broken=False, rows=rows)
 
 

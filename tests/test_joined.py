@@ -1,7 +1,9 @@
 """The operations inside the host's own transaction: both or neither, whoever else is at it, by raw rows."""
 
 import asyncio
-from contextlib import asynccontextmanager
+import random
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
 from uuid import uuid4
 
 import psycopg
@@ -24,6 +26,7 @@ from pauseledger import (
     resume_run,
 )
 from pauseledger.domain.axes import Scope
+from pauseledger.infrastructure import raw_check
 from pauseledger.infrastructure.stories import (
     ANSWER,
     OTHER_ANSWER,
@@ -204,6 +207,60 @@ async def test_a_token_of_a_committed_pause_is_redeemed_by_anybody_and_one_rolle
         await lost.redeem()
     assert refused.value.recorded
     assert (await kept.redeem()).outcome.response == ANSWER
+
+
+async def test_a_savepoint_of_the_host_takes_back_what_was_done_behind_it(stage, ledger, dsn):
+    async with host(dsn) as own:
+        joined = ledger.joined(own.lent)
+        await order(own)
+        for force_rollback in (True, False):
+            async with own.lent.transaction(force_rollback=force_rollback):
+                receipt = await joined.pause(ask())
+                assert not receipt.existing
+                await joined.redeem(receipt.token, ANSWER, axes=axes())
+        await own.commit()
+    assert topics(stage.rows()) == ["paused", "answered", "consumed"]
+
+
+async def test_many_transactions_race_and_each_books_what_it_won_and_nothing_else(stage, ledger, dsn):
+    chance = random.Random(3)
+    questions = [await asked(ledger, axes=axes(run_id=f"run {number}")) for number in range(8)]
+    won = Counter()
+
+    async def book(level, question):
+        async with host(dsn, level=level) as own:
+            for _ in range(20):
+                await order(own, question.axes.run_id)
+                await asyncio.sleep(0.004 * chance.random())
+                try:
+                    await ledger.joined(own.lent).redeem(question.token, ANSWER, axes=question.axes)
+                except TransactionStale:
+                    await own.rollback()
+                    continue
+                except AlreadyConsumed:
+                    await own.rollback()
+                    return
+                if chance.random() < 0.5:
+                    await own.rollback()
+                    continue
+                await own.commit()
+                won[question.axes.run_id] += 1
+                return
+
+    async def redeem(question):
+        await asyncio.sleep(0.02 * chance.random())
+        with suppress(AlreadyConsumed):
+            await question.redeem()
+
+    races = [book(level, question) for question in questions for level in LEVELS]
+    await asyncio.gather(*races, *(redeem(question) for question in questions[:4]))
+    booked = Counter(orders(stage))
+    assert booked == won
+    assert set(booked.values()) == {1}
+    assert {question.axes.run_id for question in questions[4:]} <= set(booked)
+    raw = raw_check.read(dsn)
+    assert raw_check.faults(raw) == []
+    assert len(raw.of("pause.consumed")) == len(questions)
 
 
 # Going on
@@ -461,8 +518,10 @@ async def test_what_is_no_connection_and_what_leads_elsewhere_say_so(stage, ledg
 async def test_a_read_only_transaction_and_one_too_old_say_so_and_live_on(stage, ledger, dsn, a_second_is_old):
     async with host(dsn) as own:
         await own.lent.set_read_only(True)
-        with pytest.raises(TransactionStale, match="read-only"):
+        with pytest.raises(StoreUnavailable, match="begin one that may write") as unwritten:
             await ledger.joined(own.lent).pause(ask())
+        assert not isinstance(unwritten.value, TransactionStale)
+        assert await (await own.execute("SELECT 'it lives on'")).fetchone()
         await own.rollback()
         await own.lent.set_read_only(None)
         await own.execute("SELECT pg_sleep(1.1)")
