@@ -8,7 +8,7 @@ from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 from weakref import WeakSet
@@ -51,6 +51,9 @@ from .switches import LedgerSwitches
 from .transcripts import known
 from .views import LedgerViews
 from .views_sqlite import ViewsFile
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
 
 MEMORY = "memory:"
 POSTGRES = ("postgresql", "postgres")
@@ -209,7 +212,7 @@ class Ledger:
         """
         return await redeem(self.capability, token, response, axes=axes, by=by, cites=cites)
 
-    def joined(self, connection: Any) -> Joined:
+    def joined(self, connection: "AsyncConnection[Any] | Connection[Any]") -> Joined:
         """Take part in a transaction of the host's, on its own psycopg connection to this ledger's database.
 
         `joined = ledger.joined(connection)` has every operation of the capability. If the host commits, both happened;
