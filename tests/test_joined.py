@@ -1,6 +1,7 @@
 """The operations inside the host's own transaction: both or neither, whoever else is at it, by raw rows."""
 
 import asyncio
+import json
 import random
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
@@ -540,6 +541,13 @@ def a_second_is_old(stage):
     stage.sql(made.replace("30 seconds", "1 second"))
     yield
     stage.sql(made)
+
+
+async def test_the_log_tells_which_decisions_may_yet_be_rolled_back(ledger, own, caplog):
+    with caplog.at_level("INFO", "pauseledger"):
+        await ledger.joined(own.lent).pause(ask())
+        await asked(ledger, axes=axes(run_id="own"))
+    assert [json.loads(record.message).get("joined") for record in caplog.records] == [True, None]
 
 
 async def test_two_tasks_in_one_transaction_take_turns(stage, ledger, own):
