@@ -1,4 +1,4 @@
-"""The command line's evidence: seal, head, prove."""
+"""The command line's evidence: seal, head, prove, check."""
 
 import asyncio
 import dataclasses
@@ -14,17 +14,28 @@ import typer
 from ..domain.errors import InteractionConfigurationError, RequestMissing
 from ..domain.facts import rfc3339
 from ..domain.ids import Identity
+from ..projections import PROJECTIONS
+from ..projections.projection import Projection
+from ..projections.rows import Rows
 from .anchors import anchor_of
+from .check import Check, Checked
+from .check_tree import Kept
+from .check_views import views_faults
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome
+from .cli_views import bar
+from .log_key import log_signer
+from .mapper import FactMapper
 from .merkle import Unproved
 from .notary import Notary
-from .notes import Checkpoint, hashes_as_text
+from .notes import Checkpoint, Verifier, hashes_as_text
+from .runner import Log
 from .sealed import SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
-from .settings import LedgerSettings, store_url
-from .wiring import Ledger, open_ledger, open_recorder
+from .settings import LedgerSettings, keys_directory, store_url
+from .views import rows_of
+from .wiring import Ledger, open_ledger, open_recorder, open_views
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -165,11 +176,71 @@ def prove(
     return Outcome({"outcome": "proved", "facts": told}, lines)
 
 
+@evidence.command()
+@grouped
+def check(
+    where: Where,
+    *,
+    head: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A head kept outside, to hold the ledger against. May be repeated."),
+    ] = None,
+    public_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="The public key that heads are signed with, as `keys log` prints it. May be repeated. Left out, "
+            "the key that is here.",
+        ),
+    ] = None,
+    no_views: Annotated[bool, typer.Option("--no-views", help="Leave the views out, which take longest.")] = False,
+) -> Outcome:
+    """Re-read everything and prove it: rows, streams, rounds, tree, heads, views. Exit code 5 on any fault."""
+    keys = [Verifier.parse(_file(one)) for one in public_key or ()]
+    heads = [Kept(_file(one), f"kept in {one}") for one in head or ()]
+    with _Opened(where) as opened, bar("checking") as progress:
+        ledger_id = opened.recorder.identity().ledger_id
+        signer = None if keys else log_signer(ledger_id, keys_directory(where.keys_dir))
+        keys += [signer.verifier] if signer else []
+        log = Log(opened.recorder, FactMapper(ledger_id), ledger_id)
+        held = [] if no_views else opened.views()
+        checked = Check(opened.recorder, opened.rows, keys, heads).run(progress, views_faults(log, held, progress))
+    return _checked(checked)
+
+
+def _checked(checked: Checked) -> Outcome:
+    shape = {
+        "outcome": "faults" if checked.found else "checked",
+        "found": checked.found,
+        "faults": [
+            {name: str(value) if isinstance(value, UUID) else value for name, value in dataclasses.asdict(one).items()}
+            for one in checked.faults
+        ],
+        "rows": checked.rows,
+        "leaves": checked.leaves,
+        "unsealed": checked.unsealed,
+        "proved": checked.proved,
+        "signed": checked.signed,
+    }
+    key = "" if checked.signed else "; nobody's signature was asked for: give --public-key"
+    lines = [
+        *(f"fault   {one}" for one in checked.faults),
+        *([f"faults  {checked.found} in all, the first {len(checked.faults)} shown"] if checked.found else []),
+        f"rows    {checked.rows}, {checked.leaves} of them sealed, {checked.unsealed} not yet",
+        f"proved  {checked.proved} leaves under the largest head that holds{key}",
+    ]
+    return Outcome(shape, lines)
+
+
 class _Opened:
     """A ledger's store and its sealed log, without the rest: no token key is read, and nothing is written."""
 
     def __init__(self, where: Where) -> None:
-        self.recorder = open_recorder(store_url(where.store), where.settings())
+        self._settings = where.settings()
+        self.recorder = open_recorder(store_url(where.store), self._settings)
+        self._apart = (
+            self.recorder if self._settings.views is None else open_views(self._settings.views, self._settings)
+        )
         self.rows = sealed_rows(self.recorder)
 
     def __enter__(self) -> Self:
@@ -177,6 +248,11 @@ class _Opened:
 
     def __exit__(self, *_: object) -> None:
         self.recorder.close()
+        self._apart.close()
+
+    def views(self) -> list[tuple[Projection, Rows]]:
+        """Give the views, wherever they are kept."""
+        return [(one, rows_of(one, self._apart)) for one in (projection() for projection in PROJECTIONS)]
 
     def head(self) -> SignedHead:
         newest = self.rows.newest_head()

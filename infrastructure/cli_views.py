@@ -366,7 +366,7 @@ def rebuild(where: Where, view: Annotated[str, typer.Argument(metavar="VIEW", he
         named = ledger.views.runner.views if view == "all" else (view,)
         positions = {}
         for name in named:
-            with _bar(f"rebuilding {name}") as progress:
+            with bar(f"rebuilding {name}") as progress:
                 positions[name] = await ledger.views.rebuild(name, progress)
         lines = [f"rebuilt {name} up to position {position}" for name, position in positions.items()]
         return Outcome({"outcome": "rebuilt", "positions": positions}, lines)
@@ -384,7 +384,7 @@ def follow(
     """Keep the views a moment behind the log until SIGINT or SIGTERM; any number may follow at once."""
 
     async def work(ledger: Ledger) -> Outcome:
-        with _bar("catching up") as progress:
+        with bar("catching up") as progress:
             await _until_told(ledger.follow(sweep=sweep, progress=progress))
         positions = {one.view: one.position for one in await ledger.views.lag()}
         return Outcome(
@@ -421,7 +421,7 @@ def _in_ledger(where: Where, work: Callable[[Ledger], Awaitable[T]]) -> T:
 
 
 @contextmanager
-def _bar(says: str) -> Iterator[Progress | None]:
+def bar(says: str) -> Iterator[Progress | None]:
     """Show a progress bar on a terminal, as long as there is a way to go; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
@@ -430,11 +430,11 @@ def _bar(says: str) -> Iterator[Progress | None]:
     from rich.console import Console  # noqa: PLC0415 - scripts need not wait for it
 
     columns = (*bars.Progress.get_default_columns(), bars.MofNCompleteColumn())
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(says, total=None)
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(says, total=None)
 
         def progress(position: int, newest: int) -> None:
-            bar.update(task, completed=position, total=newest, visible=position < newest)
+            shown.update(task, completed=position, total=newest, visible=position < newest)
 
         yield progress
 

@@ -1,9 +1,12 @@
 """The sealed log: which row stands at which leaf of the tree, and what each store keeps for it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from uuid import UUID
+
+from eventsourcing.persistence import Notification
 
 from ..domain.errors import InteractionConfigurationError
 from .memory import MemoryRecorder
@@ -13,6 +16,9 @@ from .store import LedgerRecorder
 
 #: Where a row's digest stands in its state: behind the magic word.
 DIGEST_AT, DIGEST_BYTES = 4, 32
+
+#: Given for what is no stream's id.
+NO_STREAM = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,13 @@ class SealedRows(ABC):
     @abstractmethod
     def digests(self, gt: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Read positions and stored digests of the log after a position, as far as nothing can turn up below."""
+
+    @abstractmethod
+    def streams(self, batch: int) -> Iterator[Sequence[Notification]]:
+        """Read all rows whole, by stream and version, so many at once, however they were altered.
+
+        What is no id any more is given as `NO_STREAM`, what is no number as -1, and what are no bytes as none.
+        """
 
     @abstractmethod
     def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:

@@ -1,10 +1,12 @@
 """The sealed log in this process's memory."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from threading import RLock
 from weakref import WeakKeyDictionary, ref
+
+from eventsourcing.persistence import Notification
 
 from .memory import MemoryRecorder
 from .merkle import TILE
@@ -70,6 +72,14 @@ class MemorySealed(SealedRows):
         recorder = self._recorder()
         found = [] if recorder is None else recorder.select_notifications(gt, limit, inclusive_of_start=False)
         return [(row.id, row.state[DIGEST_AT : DIGEST_AT + DIGEST_BYTES]) for row in found]
+
+    def streams(self, batch: int) -> Iterator[Sequence[Notification]]:
+        """Read all rows whole, by stream."""
+        recorder = self._recorder()
+        found = [] if recorder is None else list(recorder.walk())
+        found.sort(key=lambda row: (row.originator_id, row.originator_version))
+        for start in range(0, len(found), batch):
+            yield found[start : start + batch]
 
     def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Find rows that stand at no leaf."""

@@ -1,15 +1,16 @@
 """The sealed log in the ledger's schema on PostgreSQL."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 from typing import Any
 
 import psycopg
+from eventsourcing.persistence import Notification
 from psycopg import sql
 
 from .merkle import TILE
 from .postgres import PostgresRecorder
-from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
+from .sealed import DIGEST_AT, DIGEST_BYTES, NO_STREAM, Leaf, SealedRows, SignedHead, Tip
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 #: Rows are looked for at no leaf in slices of so many positions: a statement has a deadline.
@@ -89,6 +90,18 @@ class PostgresSealed(SealedRows):
         """Read positions and stored digests, up to the log's bound."""
         rows = self._recorder.fronts(gt, limit, DIGEST_AT + DIGEST_BYTES)
         return [(row.id, bytes(row.state[DIGEST_AT:])) for row in rows]
+
+    def streams(self, batch: int) -> Iterator[Sequence[Notification]]:
+        """Read all rows whole, by stream."""
+        statement = (
+            "SELECT originator_id, originator_version, topic, state, notification_id FROM {events}"
+            " WHERE (originator_id, originator_version) > (%s, %s::bigint)"
+            " ORDER BY originator_id, originator_version LIMIT %s"
+        )
+        last: tuple[Any, int] = (NO_STREAM, -1)
+        while found := self._read(statement, *last, batch):
+            yield [Notification(stream, version, topic, state, id=at) for stream, version, topic, state, at in found]
+            last = (found[-1][0], found[-1][1])
 
     def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Find rows that stand at no leaf."""

@@ -2,12 +2,15 @@
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from json import dumps
+from uuid import UUID
+
+from eventsourcing.persistence import Notification
 
 from .merkle import TILE
-from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
+from .sealed import DIGEST_AT, DIGEST_BYTES, NO_STREAM, Leaf, SealedRows, SignedHead, Tip
 from .sqlite import SQLiteRecorder
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,7 +52,11 @@ class SQLiteSealed(SealedRows):
             "SELECT leaf_index, notification_id, leaf_hash FROM sealed"
             " WHERE leaf_index >= ? AND leaf_index < ? ORDER BY leaf_index"
         )
-        return [Leaf(*row) for row in self._read(statement, start, start + limit)]
+        found = self._read(statement, start, start + limit)
+        return [
+            Leaf(index, at if isinstance(at, int) else -1, whole if isinstance(whole, bytes) else b"")
+            for index, at, whole in found
+        ]
 
     def tiles(self, row: int, start: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Read a row of the tiles."""
@@ -67,6 +74,18 @@ class SQLiteSealed(SealedRows):
         """Read positions and stored digests."""
         statement = f"SELECT rowid, {_DIGEST} FROM stored_events WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608 - constants
         return self._read(statement, gt, limit)
+
+    def streams(self, batch: int) -> Iterator[Sequence[Notification]]:
+        """Read all rows whole, by stream."""
+        statement = (
+            "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events"
+            " WHERE (originator_id, originator_version) > (?, ?) ORDER BY originator_id, originator_version LIMIT ?"
+        )
+        # Whatever an altered row holds in their place, these are what the index goes by.
+        last: tuple[object, object] = ("", -1)
+        while found := self._read(statement, *last, batch):
+            yield [_row(*row) for row in found]
+            last = (found[-1][0], found[-1][1])
 
     def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Find rows that stand at no leaf."""
@@ -96,6 +115,25 @@ class SQLiteSealed(SealedRows):
     def _read(self, statement: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]  # as the driver gives them
         with self._recorder.reading() as connection:
             return connection.execute(statement, values).fetchall()
+
+
+def _row(stream: object, version: object, topic: object, state: object, position: int) -> Notification:
+    """Give a row whose columns may hold anything: a column's type is a wish in SQLite."""
+    return Notification(
+        _stream(stream),
+        version if isinstance(version, int) else -1,
+        str(topic),
+        state if isinstance(state, bytes) else b"",
+        id=position,
+    )
+
+
+def _stream(given: object) -> UUID:
+    try:
+        stream = UUID(str(given))
+    except ValueError:
+        return NO_STREAM
+    return stream if stream.hex == given else NO_STREAM
 
 
 def _tip(connection: sqlite3.Connection) -> Tip:

@@ -1,0 +1,160 @@
+"""Re-reads a whole ledger and proves it: rows, streams, rounds, tree, heads, views. Writes nothing."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from uuid import UUID
+
+from eventsourcing.persistence import Notification
+
+from .check_streams import Fault, Stream, judge, judge_round, members, read_row, whole_streams
+from .check_tree import Kept, TreeCheck
+from .merkle import Unproved
+from .notes import Checkpoint, Verifier
+from .sealed import NO_STREAM, SealedRows
+from .sealer import origin_of
+from .store import LedgerRecorder
+
+_BATCH = 2000
+#: So many rounds are judged at once, each out of streams loaded at one moment.
+_ROUNDS = 100
+#: Faults listed at most; what follows is counted.
+LISTED = 1000
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check came to.
+
+    Attributes:
+        faults: What does not hold, `LISTED` at most.
+        found: How many faults there are.
+        rows: How many rows were read.
+        leaves: How many of them are sealed.
+        unsealed: How many stand behind the last leaf.
+        proved: How many leaves are those of a head that was kept; what stands behind them is as good as the database.
+        signed: Whether heads were held against a public key.
+    """
+
+    faults: Sequence[Fault]
+    found: int
+    rows: int
+    leaves: int
+    unsealed: int
+    proved: int
+    signed: bool
+
+
+class Check:
+    """One check of one ledger. Holds a batch of rows, and no more, whatever the ledger's size. Blocks.
+
+    Args:
+        keys: The public keys that heads are to be signed with; without one, nobody's signature is asked for.
+        heads: Heads that were kept outside.
+
+    Raises (every method):
+        StoreUnavailable: the store could not speak.
+    """
+
+    def __init__(
+        self, recorder: LedgerRecorder, rows: SealedRows, keys: Sequence[Verifier] = (), heads: Sequence[Kept] = ()
+    ) -> None:
+        self._recorder = recorder
+        self._rows = rows
+        self._ledger = recorder.identity().ledger_id
+        self._keys = keys
+        self._heads = heads
+
+    def run(self, progress: Progress | None = None, more: Iterable[Fault] = ()) -> Checked:
+        """Check everything; `more` are faults that somebody else finds, such as those of the views."""
+        origin = origin_of(self._ledger)
+        tree = TreeCheck(self._rows, origin, self._keys)
+        faults: list[Fault] = []
+        found = 0
+        for fault in self._all(tree, progress, more):
+            found += 1
+            if len(faults) < LISTED:
+                faults.append(fault)
+        signed = any(key.name == origin for key in self._keys)
+        return Checked(faults, found, tree.rows, tree.size, tree.unsealed, tree.proved, signed)
+
+    def _all(self, tree: TreeCheck, progress: Progress | None, more: Iterable[Fault]) -> Iterator[Fault]:
+        kept = list(self._kept())
+        yield from tree.faults([*kept, *self._heads])
+        here = {Checkpoint.of(one.note).size for one in kept if _is_head(one.note)}
+        for one in self._heads:
+            if _is_head(one.note) and Checkpoint.of(one.note).size not in here:
+                yield Fault("head", f"a head that was signed ({one.by}) is not among those kept in the ledger")
+        yield from self._of_streams(tree.rows, progress)
+        yield from more
+
+    def _kept(self) -> Iterator[Kept]:
+        after = 0
+        while heads := self._rows.heads(after, _BATCH):
+            for head in heads:
+                yield Kept(head.checkpoint, "kept in the ledger", head.size)
+            after = heads[-1].size
+
+    def _of_streams(self, total: int, progress: Progress | None) -> Iterator[Fault]:
+        rounds: list[tuple[UUID, list[UUID]]] = []
+        done, stream = 0, Stream(NO_STREAM)
+        for rows in self._rows.streams(_BATCH):
+            for row in rows:
+                if row.originator_id != stream.id or row.originator_id == NO_STREAM:
+                    yield from self._ended(stream, rounds)
+                    stream = Stream(UUID(str(row.originator_id)))
+                yield from self._of_row(row, stream)
+            done += len(rows)
+            if progress is not None:
+                progress(min(done, total), total)
+            if len(rounds) >= _ROUNDS:
+                yield from self._of_rounds(rounds)
+                rounds.clear()
+        yield from self._ended(stream, rounds)
+        yield from self._of_rounds(rounds)
+
+    def _of_row(self, row: Notification, stream: Stream) -> Iterator[Fault]:
+        if row.originator_id == NO_STREAM:
+            yield Fault("row", "its stream's id is none", row.id, version=row.originator_version)
+        else:
+            yield from read_row(self._ledger, row, stream)
+
+    def _ended(self, stream: Stream, rounds: list[tuple[UUID, list[UUID]]]) -> Iterator[Fault]:
+        if not stream.sound or not stream.version:
+            # What its headers say of others is worth nothing where a row is not what was written.
+            return
+        yield from judge(stream)
+        told = members(stream)
+        if told is None:
+            return
+        lead, others = told
+        if lead != stream.id:
+            rounds.append((lead, [stream.id]))
+        elif others == [stream.id]:
+            yield from judge_round(lead, {lead: stream})
+        else:
+            rounds.append((lead, others))
+
+    def _of_rounds(self, rounds: Sequence[tuple[UUID, list[UUID]]]) -> Iterator[Fault]:
+        """Judge rounds by their leads, out of streams loaded at one moment: a round may be consumed while we read."""
+        left = iter(rounds)
+        while some := list(islice(left, _ROUNDS)):
+            asked = {name for lead, others in some for name in (lead, *others)}
+            loaded = self._recorder.load(sorted(asked)).rows
+            there = {UUID(str(row.originator_id)) for row in loaded}
+            held = whole_streams(self._ledger, loaded)
+            for lead, others in some:
+                if lead not in there:
+                    yield Fault("round", "its lead is not there", stream=others[0])
+                elif lead in others and lead in held and all(one in held or one not in there for one in others):
+                    yield from judge_round(lead, held)
+
+
+def _is_head(note: str) -> bool:
+    try:
+        Checkpoint.of(note)
+    except Unproved:
+        return False
+    return True

@@ -1,0 +1,268 @@
+"""What must hold of each stream and each round, judged row by row out of the bytes as stored.
+
+It reads rows by docs/facts.md, and shares no line with the mapper, which wrote them, nor with raw_check.py, which the
+tests hold both against: a mistake made once would else be found by nobody.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import UUID
+
+import zstandard
+from eventsourcing.persistence import Notification
+from pydantic_core import from_json
+
+_FRONT, _DIGEST = 40, slice(4, 36)
+_SALT = 16
+#: A frame that declares more is not inflated.
+_MOST = (4 << 20) + _SALT
+_NOTHING = bytes(32)
+_NAMED = {"segment", "stored", "digest", "comp"}
+_ONCE = ("pause.paused", "pause.answered", "pause.consumed", "pause.continued")
+
+Part = Literal["row", "stream", "round", "tree", "head", "view"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that must not be, and where.
+
+    Attributes:
+        part: What does not hold: a row, its stream, its round, the tree, a head, or a view.
+        says: What is wrong, in words; of what a row holds it tells nothing.
+        position: In the log.
+        stream, version: Of the row.
+        leaf: In the tree; of a head, how many leaves are proved to be as they were signed.
+        view: Which one.
+    """
+
+    part: Part
+    says: str
+    position: int | None = None
+    stream: UUID | None = None
+    version: int | None = None
+    leaf: int | None = None
+    view: str | None = None
+
+    def __str__(self) -> str:
+        told = {
+            "position": self.position,
+            "leaf": self.leaf,
+            "stream": self.stream,
+            "version": self.version,
+            "view": self.view,
+        }
+        where = ", ".join(f"{name} {value}" for name, value in told.items() if value is not None)
+        return f"{where}: {self.says}" if where else self.says
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream while it is read: what the next row is held against, and what its round has to be."""
+
+    id: UUID
+    version: int = 0
+    digest: bytes = _NOTHING
+    at: str = ""
+    position: int = 0
+    first: str = ""
+    names: dict[str, int] = field(default_factory=dict)
+    fences: list[int] = field(default_factory=list)
+    pauses: set[Any] = field(default_factory=set)
+    round: dict[str, Any] | None = None
+    answers: dict[int, str] = field(default_factory=dict)
+    consumed: tuple[int, dict[str, Any]] | None = None
+    sound: bool = True
+
+
+def read_row(ledger: UUID, row: Notification, stream: Stream) -> Iterator[Fault]:
+    """Hold a row against the one before it in its stream, and add it to what is known of the stream."""
+    found: list[str] = []
+    try:
+        found.extend(_of_row(ledger, row, stream))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        # A generator that fails has kept what it had found before.
+        found.append("its header lacks what its fact needs")
+    stream.sound = stream.sound and not found
+    yield from (Fault("row", says, row.id, row.originator_id, row.originator_version) for says in found)
+
+
+def _of_row(ledger: UUID, row: Notification, stream: Stream) -> Iterator[str]:
+    state, version = bytes(row.state), row.originator_version
+    if version != stream.version + 1:
+        yield f"version {stream.version + 1} of its stream is missing"
+    if row.id <= stream.position:
+        yield "its position is not behind that of the row before it in its stream"
+    header = _header(state)
+    if header is None:
+        yield "it is not in the format PLF1"
+    else:
+        yield from _of_bytes(ledger, row, state, header, stream.digest)
+        yield from _of_header(ledger, row, header, stream)
+    stream.version, stream.digest, stream.position = version, state[_DIGEST], row.id
+
+
+def _header(state: bytes) -> dict[str, Any] | None:
+    end = _FRONT + int.from_bytes(state[36:_FRONT], "big")
+    if state[:4] != b"PLF1" or not _FRONT < end <= len(state):
+        return None
+    try:
+        said = from_json(state[_FRONT:end])
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _of_bytes(ledger: UUID, row: Notification, state: bytes, header: dict[str, Any], before: bytes) -> Iterator[str]:
+    start = _FRONT + int.from_bytes(state[36:_FRONT], "big")
+    topic = row.topic.encode("utf-8", "surrogatepass")
+    place = (b"plf/1", ledger.bytes, row.originator_id.bytes, (row.originator_version % (1 << 64)).to_bytes(8, "big"))
+    parts = [*place, topic, before, state[_FRONT:start]]
+    contents = sorted(_contents(header), key=lambda one: one["segment"])
+    for content in contents:
+        parts.append(state[start : start + content["stored"]])
+        start += content["stored"]
+    if [one["segment"] for one in contents] != list(range(len(contents))) or start != len(state):
+        yield "its segments are not those that its header names"
+    if hashlib.sha256(b"".join([len(part).to_bytes(4, "big") + part for part in parts])).digest() != state[_DIGEST]:
+        yield "its digest is another one: the row, or the one before it, is not what was written"
+    for content, stored in zip(contents, parts[7:], strict=True):
+        # What was encrypted is digested as it was before.
+        if content.get("cipher", "none") == "none" and not _as_digested(content, stored):
+            yield f"its segment {content['segment']} is not what was digested"
+
+
+def _contents(header: dict[str, Any]) -> list[dict[str, Any]]:
+    found, left = [], [header]
+    while left:
+        for value in left.pop().values():
+            if type(value) is dict:
+                if value.keys() >= _NAMED and type(value["segment"]) is int:
+                    # A length that is none is one that no row has.
+                    found.append(
+                        value if type(value["stored"]) is int and value["stored"] >= 0 else {**value, "stored": _MOST}
+                    )
+                else:
+                    left.append(value)
+            elif type(value) is list:
+                left += [{"": one} for one in value if type(one) in {dict, list}]
+    return found
+
+
+def _as_digested(content: dict[str, Any], stored: bytes) -> bool:
+    size = content.get("size")
+    whole = size + _SALT if type(size) is int else -1
+    if content["comp"] == "zstd":
+        try:
+            # The library inflates what a frame declares, whatever its own limit says.
+            if not zstandard.get_frame_parameters(stored).content_size == whole <= _MOST:
+                return False
+            stored = zstandard.ZstdDecompressor().decompress(stored, max_output_size=whole)
+        except zstandard.ZstdError:
+            return False
+    return len(stored) == whole and hashlib.sha256(stored).hexdigest() == content["digest"]
+
+
+def _of_header(ledger: UUID, row: Notification, header: dict[str, Any], stream: Stream) -> Iterator[str]:
+    name, at = row.topic.partition("@")[0], str(header.get("at", ""))
+    if header.get("ledger") != str(ledger):
+        yield "it is of another ledger"
+    if at < stream.at:
+        yield "its time is before that of the row before it in its stream"
+    stream.at = at
+    stream.first = stream.first or name
+    stream.names[name] = stream.names.get(name, 0) + 1
+    if name.startswith("pause."):
+        stream.pauses.add(header.get("pause"))
+    match name:
+        case "pause.paused":
+            stream.round = header.get("round")
+        case "pause.answered":
+            stream.answers[row.originator_version] = str(header.get("response", {}).get("digest"))
+        case "pause.withdrawn":
+            stream.answers.clear()
+        case "pause.consumed":
+            stream.consumed = (row.originator_version, header)
+    if name in {"pause.consumed", "pause.recovered"} and header.get("claim"):
+        stream.fences.append(header["claim"].get("fence"))
+
+
+def judge(stream: Stream) -> Iterator[Fault]:
+    """Judge a stream that was read to its end."""
+    yield from (Fault("stream", says, stream.position, stream.id, stream.version) for says in _of_stream(stream))
+
+
+def _of_stream(stream: Stream) -> Iterator[str]:
+    for name in _ONCE:
+        if stream.names.get(name, 0) > 1:
+            yield f"it holds {stream.names[name]} times {name}"
+    if not stream.pauses:
+        return
+    if stream.first != "pause.paused" and stream.names.keys() != {"pause.refused"}:
+        yield "it does not begin with its pause"
+    if len(stream.pauses) > 1 or (stream.first == "pause.paused" and stream.pauses != {str(stream.id)}):
+        yield "it holds facts of another pause"
+    if stream.fences != list(range(1, len(stream.fences) + 1)):
+        yield f"its fences are {stream.fences}, and not one after the other"
+
+
+def members(stream: Stream) -> tuple[UUID, list[UUID]] | None:
+    """Tell the lead of a stream's round, and all whose pauses it is made of; None where it has none."""
+    try:
+        told = stream.round or {}
+        return UUID(told["lead"]), [UUID(call["pause"]) for call in told["calls"] if call["pause"]]
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def judge_round(lead: UUID, held: dict[UUID, Stream]) -> Iterator[Fault]:
+    """Judge a round whose streams were read at one moment: consumed together by one attempt, or not at all."""
+    try:
+        yield from _of_round(lead, held)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        yield Fault("round", "what consumed its round lacks what such a fact needs", stream=lead)
+
+
+def _of_round(lead: UUID, held: dict[UUID, Stream]) -> Iterator[Fault]:
+    names = members(held[lead])
+    if names is None or names[0] != lead:
+        return
+    at = held[lead]
+    missing = [one for one in names[1] if one not in held]
+    yield from (Fault("round", "its round names it, and it is not there", stream=one) for one in missing)
+    ends = {one: held[one].consumed for one in names[1] if one in held}
+    consumed = {one: end for one, end in ends.items() if end is not None}
+    if missing or not consumed:
+        return
+    if len(consumed) != len(ends):
+        says = f"half a round: {len(consumed)} of its {len(ends)} streams are consumed"
+        yield Fault("round", says, at.position, lead, at.version)
+    elif len({end["attempt"] for _, end in consumed.values()}) > 1:
+        yield Fault("round", "several attempts consumed its round", at.position, lead, at.version)
+    else:
+        for one, (version, end) in consumed.items():
+            stand = {str(other): seen - 1 for other, (seen, _) in consumed.items() if other != one}
+            yield from (
+                Fault("round", says, held[one].position, one, version) for says in _of_consumed(held[one], end, stand)
+            )
+
+
+def _of_consumed(stream: Stream, end: dict[str, Any], stand: dict[str, int]) -> Iterator[str]:
+    if {one["pause"]: one["version"] for one in end["siblings"]} != stand:
+        yield "it names its siblings as they do not stand"
+    if list(stream.answers) != end["answers"]:
+        yield "it names another answer than its stream holds"
+    elif stream.answers and end["response_digest"] not in stream.answers.values():
+        yield "it was consumed with another answer than its stream holds"
+
+
+def whole_streams(ledger: UUID, rows: Sequence[Notification]) -> dict[UUID, Stream]:
+    """Read streams that were loaded whole; only those in which every row is what was written are given."""
+    held: dict[UUID, Stream] = {}
+    for row in rows:
+        stream = held.setdefault(UUID(str(row.originator_id)), Stream(UUID(str(row.originator_id))))
+        for _ in read_row(ledger, row, stream):
+            pass
+    return {name: stream for name, stream in held.items() if stream.sound}

@@ -1,0 +1,171 @@
+"""The verifier that is handed to auditors: a whole bundle passes, and no altered byte, row or head does."""
+
+import asyncio
+import base64
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pauseledger as pl
+import pytest
+from pauseledger.infrastructure import raw_check, verify
+from pauseledger.infrastructure.log_key import log_signer
+from pauseledger.infrastructure.notes import Checkpoint, Signer, hashes_as_text
+from pauseledger.infrastructure.sealed import sealed_rows
+from pauseledger.infrastructure.sealer import prove, prove_consistency
+from pauseledger.infrastructure.stories import ANSWER, asked
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A bundle as docs/evidence.md lays it out, made by hand; an older head; the public key."""
+    return asyncio.run(make(tmp_path_factory.mktemp("made")))
+
+
+async def make(folder):
+    url, settings = f"sqlite:///{folder / 'ledger.db'}", pl.LedgerSettings(keys_directory=folder / "keys")
+    async with pl.open_ledger(url, settings) as ledger:
+        for run in range(4):
+            one = await asked(ledger, idempotency_key=str(run))
+            await one.redeem(ANSWER)
+            if run == 1:
+                older = ledger.notary(make_key=True).seal().head
+        newest = ledger.notary().seal().head
+        bundle, rows = folder / "bundle", sealed_rows(ledger.recorder)
+        (bundle / "proofs").mkdir(parents=True)
+        (bundle / "consistency").mkdir()
+        (bundle / "head.txt").write_text(newest)
+        heads = Checkpoint.of(older), Checkpoint.of(newest)
+        (bundle / "consistency" / f"{heads[0].size}.txt").write_text(hashes_as_text(prove_consistency(rows, *heads)))
+        before, lines, last = {}, [], {}
+        for index, row in enumerate(raw_check.read(url).rows):
+            was = before.get(row.stream, bytes(32))
+            before[row.stream], last[row.stream] = row.state[4:36], index
+            lines.append(
+                {
+                    "leaf_index": index,
+                    "position": row.position,
+                    "stream": str(row.stream),
+                    "version": row.version,
+                    "topic": row.topic,
+                    "before": was.hex(),
+                    "state": base64.b64encode(row.state).decode(),
+                }
+            )
+        (bundle / "facts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for index in last.values():
+            (bundle / "proofs" / f"{index}.tlog-proof").write_text(prove(rows, index, newest).text())
+        signer = log_signer(ledger.recorder.identity().ledger_id, folder / "keys")
+        return bundle, older, str(signer.verifier)
+
+
+@pytest.fixture
+def bundle(made, tmp_path):
+    return Path(shutil.copytree(made[0], tmp_path / "bundle"))
+
+
+def rewritten(bundle, change):
+    lines = [json.loads(line) for line in (bundle / "facts.jsonl").read_text().splitlines()]
+    (bundle / "facts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+
+
+def test_a_whole_bundle_is_verified_under_a_head_kept_before(made):
+    bundle, older, key = made
+    faults, says = verify.verify(bundle, key, older)
+    assert faults == []
+    assert says == "12 rows of 4 streams, 4 by a proof each, under a head of 12 leaves"
+    assert verify.verify(bundle, key)[0] == verify.verify(bundle, key, (bundle / "head.txt").read_text())[0] == []
+
+
+def test_the_file_alone_verifies_with_none_of_ours_at_hand(made, tmp_path):
+    bundle, older, key = made
+    copy = tmp_path / "verify.py"
+    shutil.copy(verify.__file__, copy)
+    (tmp_path / "key").write_text(key + "\n")
+    (tmp_path / "head").write_text(older)
+    command = [sys.executable, "-I", copy, bundle, "--public-key", tmp_path / "key", "--head", tmp_path / "head"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ok  verified 12 rows")
+    (tmp_path / "head").write_text(older.replace("\n6\n", "\n5\n"))
+    assert subprocess.run(command, check=False, capture_output=True, text=True).returncode == 5
+    source = copy.read_text()
+    assert "import pauseledger" not in source
+    assert sum(bool(line.strip()) for line in source.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("column", ["stream", "version", "topic", "before", "state", "leaf_index"])
+def test_each_altered_column_is_found_with_its_place(made, bundle, column):
+    wrong = {
+        "stream": "0" * 8 + "-0000-8000-8000-" + "0" * 12,
+        "version": 7,
+        "topic": "pause.lapsed@1",
+        "leaf_index": 5,
+    }
+    wrong |= {"before": "11" * 32, "state": base64.b64encode(b"PLF1" + bytes(60)).decode()}
+
+    def change(lines):
+        lines[4][column] = wrong[column]
+        return lines
+
+    rewritten(bundle, change)
+    if column == "leaf_index":
+        (bundle / "proofs" / "5.tlog-proof").rename(bundle / "proofs" / "4.tlog-proof")
+    faults, _ = verify.verify(bundle, made[2])
+    assert any("line 5," in fault or "line 6," in fault or "line 4," in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_row_that_is_left_out_between_is_found(made, bundle, at):
+    rewritten(bundle, lambda lines: [line for number, line in enumerate(lines) if number != 3 + at])
+    faults, _ = verify.verify(bundle, made[2])
+    # The first of a stream may be of another period; the last has the stream's proof.
+    assert bool(faults) == (at > 0)
+
+
+def test_rows_that_nothing_proves_are_found(made, bundle):
+    for proof in (bundle / "proofs").iterdir():
+        proof.unlink()
+    assert len(verify.verify(bundle, made[2])[0]) == 12
+
+
+def test_a_head_of_another_key_or_another_log_is_refused(made, bundle):
+    name = made[2].partition("+")[0]
+    thief = Signer(name, bytes(32))
+    newest = (bundle / "head.txt").read_text()
+    (bundle / "head.txt").write_text(thief.sign(newest.rpartition("\n\n")[0] + "\n"))
+    assert "not signed with the public key" in verify.verify(bundle, made[2])[0][0]
+    (bundle / "head.txt").write_text(newest)
+    fork = Checkpoint.of(newest)
+    forked = thief.sign(Checkpoint(fork.origin, fork.size, bytes(32)).text())
+    assert "not signed" in verify.verify(bundle, made[2], forked)[0][0]
+    (bundle / "consistency" / "6.txt").unlink()
+    assert "does not begin" in verify.verify(bundle, made[2], made[1])[0][0]
+
+
+def test_no_flipped_bit_in_a_bundle_is_believed(made, bundle):
+    chance = random.Random(9162)
+    files = [
+        bundle / "facts.jsonl",
+        bundle / "head.txt",
+        bundle / "consistency" / "6.txt",
+        *(bundle / "proofs").iterdir(),
+    ]
+    for _ in range(120):
+        path = chance.choice(files)
+        was = path.read_bytes()
+        at = chance.randrange(len(was))
+        path.write_bytes(was[:at] + bytes([was[at] ^ 1 << chance.randrange(8)]) + was[at + 1 :])
+        faults, _ = verify.verify(bundle, made[2], made[1])
+        assert faults or b'"position"' in was[at - 15 : at] or blank(path, was, at), (path, at)
+        path.write_bytes(was)
+
+
+def blank(path, was, at):
+    """Space in JSON, and between hashes, says nothing; so does a position, which is no part of what is proved."""
+    line = was[was.rfind(b"\n", 0, at) + 1 : at + 1]
+    position = line.rfind(b'"position"')
+    return was[at : at + 1] in b" \n" or (position >= 0 and b'"stream"' not in line[position:])
