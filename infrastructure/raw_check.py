@@ -68,31 +68,33 @@ class Fault:
     says: str
 
 
-def read(url: str, *, schema: str = "pauseledger") -> RawLedger:
-    """Read `sqlite:///path` or `postgresql://...` by plain SQL.
+def read(url: str, *, schema: str = "pauseledger", after: int = 0) -> RawLedger:
+    """Read `sqlite:///path` or `postgresql://...` by plain SQL; all rows, or those after a position.
 
     Raises:
         sqlite3.Error, psycopg.Error: as the drivers do.
     """
     if url.startswith("sqlite:"):
-        return _read_sqlite(Path(unquote(urlsplit(url).path)[1:]))
-    return _read_postgres(url, schema)
+        return _read_sqlite(Path(unquote(urlsplit(url).path)[1:]), after)
+    return _read_postgres(url, schema, after)
 
 
-def _read_sqlite(path: Path) -> RawLedger:
+def _read_sqlite(path: Path, after: int) -> RawLedger:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)
     try:
         connection.execute("BEGIN")
         [(ledger,)] = connection.execute("SELECT ledger_id FROM ledger").fetchall()
         found = connection.execute(
-            "SELECT rowid, originator_id, originator_version, topic, state FROM stored_events ORDER BY rowid"
+            "SELECT rowid, originator_id, originator_version, topic, state FROM stored_events"
+            " WHERE rowid > ? ORDER BY rowid",
+            (after,),
         ).fetchall()
     finally:
         connection.close()
     return RawLedger(UUID(ledger), tuple(RawRow(at, UUID(stream), *rest) for at, stream, *rest in found))
 
 
-def _read_postgres(dsn: str, schema: str) -> RawLedger:
+def _read_postgres(dsn: str, schema: str, after: int) -> RawLedger:
     import psycopg  # noqa: PLC0415 - a driver that an embedded ledger need not load
     from psycopg import sql  # noqa: PLC0415 - the same
 
@@ -103,8 +105,9 @@ def _read_postgres(dsn: str, schema: str) -> RawLedger:
         found = connection.execute(
             sql.SQL(
                 "SELECT notification_id, originator_id, originator_version, topic, state FROM {}"
-                " ORDER BY notification_id"
+                " WHERE notification_id > %s ORDER BY notification_id"
             ).format(events),
+            (after,),
             binary=True,
         ).fetchall()
     return RawLedger(ledger_id, tuple(RawRow(*row) for row in found))
@@ -180,16 +183,31 @@ def _contents(value: Any) -> list[dict[str, Any]]:
 
 
 def _of_content(content: dict[str, Any], stored: bytes) -> Iterator[str]:
+    clear = _inflated(content, stored)
+    if len(clear) != content["size"] + _SALT or hashlib.sha256(clear).hexdigest() != content["digest"]:
+        yield f"its segment {content['segment']} is not what was digested"
+
+
+def _inflated(content: dict[str, Any], stored: bytes) -> bytes:
     whole = content["size"] + _SALT
     try:
         packed = content["comp"] == "zstd"
         # The library inflates what a frame declares, whatever its own limit says.
         honest = not packed or zstandard.get_frame_parameters(stored).content_size == whole <= _MOST
-        clear = zstandard.ZstdDecompressor().decompress(stored, max_output_size=whole) if packed and honest else stored
+        return zstandard.ZstdDecompressor().decompress(stored, max_output_size=whole) if packed and honest else stored
     except zstandard.ZstdError:
-        clear = b""
-    if len(clear) != whole or hashlib.sha256(clear).hexdigest() != content["digest"]:
-        yield f"its segment {content['segment']} is not what was digested"
+        return b""
+
+
+def content(row: RawRow, name: str) -> bytes:
+    """Read a content of a whole row, by its name in the header, without its salt."""
+    contents = sorted(_contents(row.header), key=lambda one: int(one["segment"]))
+    start = _FRONT + int.from_bytes(row.state[36:_FRONT], "big")
+    for one in contents:
+        if one == row.header[name]:
+            return _inflated(one, row.state[start : start + one["stored"]])[_SALT:]
+        start += one["stored"]
+    raise KeyError(name)
 
 
 def _of_kinds(rows: Sequence[RawRow]) -> Iterator[Fault]:

@@ -4,10 +4,12 @@
 import os
 import pwd
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -300,6 +302,19 @@ class TemporaryPostgres:
         """Stop it and start it again."""
         self.stop(mode)
         self.start()
+
+    def crash(self) -> None:
+        """Kill the postmaster (SIGKILL), and start the server anew as soon as its last process is gone."""
+        os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                return self.start()
+            except RuntimeError:
+                # Its children notice one after the other, and hold the shared memory until then.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def restart_as_standby(self) -> None:
         """Start it anew in recovery, as a hot standby: it can be read and not written."""

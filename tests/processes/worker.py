@@ -7,6 +7,7 @@ tasks and results go as lines of JSON.
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ from uuid import UUID
 
 import pauseledger as pl
 from pauseledger.domain.facts import Answered, Consumed
+from play import Player
 from scene import CALLS, LABELS, answer, axes_of, pause_commands
 
 
@@ -225,6 +227,21 @@ class Worker:
                 await self.say(**{"step": "redeem", "run": run, **said, "pause": pause})
                 if said.get("won"):
                     await self.go_on()
+        return {}
+
+    async def play(self, journal, seed, runs, steps):
+        """Take random steps on some runs, each written down on the disk before and after."""
+        chance = random.Random(seed)
+        with open(journal, "w", encoding="utf-8") as file:
+
+            def write(told):
+                file.write(json.dumps(told) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+            player = Player(self.ledger, f"{os.getpid()}.{seed}", chance, write)
+            for _ in range(steps):
+                await player.step(chance.choice(runs))
         return {}
 
     async def _step(self, name, **task):
