@@ -93,8 +93,10 @@ class Redemption:
         for reload in range(RELOADS):
             found: Found | None = None
             stamp = self.services.stamp(self.attempt)
+            # Between reads the clock may be behind the store's, so a window is told not to be open by a read alone.
+            again = reload > 0 or self._is_early(opened, stamp.now)
             try:
-                if not reload:
+                if not again:
                     late = self._judge_token(opened, stamp.now)
                 found = await self._doubt.find(self.services.pauses, opened.pause_id)
                 stamp = self.services.stamp(self.attempt)
@@ -102,7 +104,7 @@ class Redemption:
                 if won is not None:
                     return won
                 # The read has corrected the clock: a process that slept may hold an old time.
-                late = self._judge_token(opened, stamp.now) if reload else late or self._is_late(opened, stamp.now)
+                late = self._judge_token(opened, stamp.now) if again else late or self._is_late(opened, stamp.now)
                 facts = await self._judge(opened, found, stamp, late=late)
             except Refusal as refusal:
                 if "scope" in self.unstated and isinstance(refusal, (AlreadyAnswered, AlreadyConsumed)):
@@ -132,12 +134,15 @@ class Redemption:
 
     def _judge_token(self, opened: Opened, now: datetime) -> bool:
         """Judge the window and the axes. Returns whether the window is over, which the streams may still excuse."""
-        if now.timestamp() < opened.terms.opens - self.services.leeway.total_seconds():
+        if self._is_early(opened, now):
             raise TokenNotYetValid(opened.pause_id)
         late = self._is_late(opened, now)
         if not late:
             binding.judge(opened, self.axes, self.unstated)
         return late
+
+    def _is_early(self, opened: Opened, now: datetime) -> bool:
+        return now.timestamp() < opened.terms.opens - self.services.leeway.total_seconds()
 
     def _is_late(self, opened: Opened, now: datetime) -> bool:
         return now.timestamp() >= opened.terms.closes + self.services.leeway.total_seconds()

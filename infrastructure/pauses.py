@@ -1,6 +1,7 @@
 """The event-sourced repository: pauses brought back from their streams, and facts appended to the library's log."""
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -325,8 +326,9 @@ class EventSourcedPauses:
         await self._streams.close()
 
     async def _load(self, streams: Sequence[UUID]) -> Snapshot:
+        asked = time.monotonic()
         snapshot = await self._streams.load(streams)
-        self._clock.correct(snapshot.now)
+        self._clock.correct(snapshot.now, asked)
         self._epoch = snapshot.epoch
         for stream in streams:
             if stream in self._written:
