@@ -1,7 +1,9 @@
 """Streams over a PostgreSQL connection that the host lends, inside the transaction it has open there."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 from weakref import WeakSet
@@ -14,7 +16,7 @@ from psycopg.rows import tuple_row
 from ..domain.errors import InteractionConfigurationError, StoreUnavailable, TransactionStale
 from .executor import Executor
 from .pauses import Appended
-from .postgres_database import SAYS, Database, Row, Values, insertion, loaded, loading
+from .postgres_database import SAYS, SILENCE, Database, Row, Values, insertion, loaded, loading
 from .store import Snapshot, StreamConflict, place
 
 Lent = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
@@ -46,7 +48,8 @@ class JoinedStreams:
     """The `Streams` port over one connection of the host's, psycopg's asynchronous or blocking one.
 
     Every append stands behind a savepoint: one that fails, a lost race among them, leaves the transaction as it was.
-    The host's factories of rows and cursors are not used, nor are its settings changed.
+    It waits for another transaction as long as a statement of the ledger's own may take. The host's factories of rows
+    and cursors are not used, nor are its settings changed.
 
     Args:
         connection: The host's. A blocking one is used in a thread.
@@ -152,7 +155,8 @@ class JoinedStreams:
         """Say a statement behind a savepoint; what fails takes nothing else with it."""
         await self._told(b"SAVEPOINT pauseledger")
         try:
-            found = await self._told(statement, values, rows)
+            async with self._deadline():
+                found = await self._told(statement, values, rows)
         except BaseException:
             if not self._connection.closed:
                 await self._told(b"ROLLBACK TO SAVEPOINT pauseledger")
@@ -160,6 +164,30 @@ class JoinedStreams:
             raise
         await self._told(b"RELEASE SAVEPOINT pauseledger")
         return found
+
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
+        """Have the server give up what waits too long for another transaction; the host may have set no deadline."""
+        giving_up: list[asyncio.Future[None]] = []
+
+        def give_up() -> None:
+            giving_up.append(asyncio.ensure_future(self._cancel()))
+
+        late = asyncio.get_running_loop().call_later(self._database.statement_timeout, give_up)
+        try:
+            yield
+        finally:
+            late.cancel()
+            # It must not reach the next statement.
+            await asyncio.gather(*giving_up)
+
+    async def _cancel(self) -> None:
+        # A connection that cannot be told is broken; its statement says so.
+        with suppress(psycopg.Error):
+            if isinstance(self._connection, psycopg.AsyncConnection):
+                await self._connection.cancel_safe(timeout=SILENCE)
+            else:
+                await self._run(partial(self._connection.cancel_safe, timeout=SILENCE))
 
     async def _sees(self, rows: Sequence[StoredEvent]) -> bool:
         places = ([UUID(str(row.originator_id)) for row in rows], [row.originator_version for row in rows])

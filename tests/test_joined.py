@@ -372,6 +372,26 @@ async def test_the_one_that_waits_wins_when_the_first_is_rolled_back(stage, ledg
     assert topics(stage.rows()) == ["paused", "answered", "consumed"]
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_who_waits_too_long_for_another_transaction_is_told_and_goes_on(stage, dsn, blocking):
+    async with (
+        stage.ledger(statement_timeout=0.3) as ledger,
+        host(dsn, blocking=blocking) as own,
+        host(dsn) as other,
+    ):
+        question = await asked(ledger)
+        await ledger.joined(other.lent).answer(question.command(OTHER_ANSWER))
+        await order(own, "before")
+        with pytest.raises(StoreUnavailable, match="took too long") as late:
+            await asyncio.wait_for(ledger.joined(own.lent).redeem(question.token, ANSWER, axes=question.axes), 20)
+        assert late.value.outcome == "not_started"
+        await order(own, "after")
+        await own.commit()
+        await other.commit()
+    assert orders(stage) == ["after", "before"]
+    assert topics(stage.rows()) == ["paused", "answered"]
+
+
 async def until_somebody_waits(stage):
     for _ in range(500):
         if stage.sql("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"):
