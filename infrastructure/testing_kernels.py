@@ -5,14 +5,15 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..domain.axes import Scope
 from ..domain.commands import Actor, AnswerCommand, LapseAnswer, RecoverCommand
 from ..domain.continuation import recognise
 from ..domain.errors import AlreadyConsumed, AlreadyContinued, PauseWithdrawn, RoundOpen, TokenExpired
 from ..domain.interactions import ASK_USER, AskUserAnsweredEvent
-from ..domain.kernel_resume import ResumedTurn, resume_run, resume_stream, resume_stream_typed
+from ..domain.kernel_resume import ResumedTurn, continuing, resume_run, resume_stream, resume_stream_typed
 from ..domain.rehydration import NOT_ANSWERED, NOT_DISPATCHED
 from .kernels import Ended, Gate
 from .keys import KeyFile
@@ -36,7 +37,7 @@ RESPOND = {"decision": "respond", "text": "I did it myself"}
 GATES: Mapping[str, Gate] = {"deploy": Gate(), "ask_user": Gate(ASK_USER)}
 
 
-class Agent(Protocol):
+class Agent:
     """One process's agent in scope `SCOPE`, run by the kernel under test; its model plays what it was given.
 
     Its tools: `deploy(to)`, which gives `deployed to <to>` and is gated as `gates` say, by an approval of the ledger's
@@ -44,21 +45,56 @@ class Agent(Protocol):
     there does not end its run.
 
     Attributes:
+        ledger: Its ledger.
         kernel: The kernel.
         options: What every run of it is given on top.
         runs: What ran, in order: `to` for each run of `deploy`, `look` for each of `look`.
         effects: `deploy`'s side effects: the first `to` under each idempotency key.
-        seen: For each call of the model: the results it was shown, by call id. A call shown with two fails.
     """
 
+    ledger: Ledger
     kernel: Any
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = MappingProxyType({})
     runs: MutableSequence[str]
     effects: MutableMapping[str, str]
 
     @property
     def seen(self) -> Sequence[Mapping[str, Any]]:
-        """List what the model was shown."""
+        """For each call of the model: the results it was shown, by call id. A call shown with two fails.
+
+        Raises:
+            NotImplementedError: the subclass does not say.
+        """
+        raise NotImplementedError
+
+    async def ask(self, prompt: str = "Deploy.", run_id: str = "run-1", **more: Any) -> Ended:
+        """Run to the end, or to a stop."""
+        ended = await self.kernel.run(prompt, run_id=run_id, session_id="chat-7", **{**self.options, **more})
+        assert isinstance(ended, Ended)
+        return ended
+
+    async def redeem(self, ended: Ended, answer: Any, at: int = 0) -> ResumedTurn:
+        """Answer one of the calls it stopped at."""
+        return await _redeem(self.ledger, ended, answer, at)
+
+    async def redeem_all(self, ended: Ended, *answers: Any) -> ResumedTurn:
+        """Answer them all, in their order; all but the last find the round open."""
+        for at, answer in enumerate(answers[:-1]):
+            assert isinstance(await _tried(self.redeem(ended, answer, at)), RoundOpen)
+        return await self.redeem(ended, answers[-1], len(answers) - 1)
+
+    async def recover(self, ended: Ended) -> ResumedTurn:
+        """Take the turn up again."""
+        command = RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes)
+        return await self.ledger.capability.recover(command)
+
+    async def go_on(self, surface: str, turn: ResumedTurn, **more: Any) -> list[Any]:
+        """Go on with a turn, and give what came of it, item by item."""
+        options = {**self.options, **more}
+        if surface == "run":
+            return [await resume_run(self.kernel, turn, **options)]
+        resume = {"stream": resume_stream, "stream_typed": resume_stream_typed}[surface]
+        return [item async for item in resume(self.kernel, turn, **options)]
 
 
 def _played(
@@ -106,9 +142,9 @@ class KernelConformance:
         """Whatever surface goes on; the answered event comes first on the typed stream, and nowhere else."""
         async with open_ledger("memory:") as ledger:
             for surface in SURFACES:
-                ended = await _ask(self.agent(ledger, [("c1", "ask_user", QUESTION)]), run_id=surface)
+                ended = await self.agent(ledger, [("c1", "ask_user", QUESTION)]).ask(run_id=surface)
                 going = self.agent(ledger, "Staging it is.")
-                *items, last = await _go_on(surface, going, await _redeem(ledger, ended, ANSWER))
+                *items, last = await going.go_on(surface, await _redeem(ledger, ended, ANSWER))
                 assert going.seen == [{"c1": ANSWER_TEXT}]
                 assert isinstance(last, Ended)
                 assert last.paused == ()
@@ -116,6 +152,33 @@ class KernelConformance:
                 told = [isinstance(item, AskUserAnsweredEvent) for item in items]
                 assert told[:1] == ([True] if surface == "stream_typed" else [False][: len(told)])
                 assert True not in told[1:]
+
+    @_played
+    async def test_the_delegates_typed_stream_and_the_entry_points_meet_the_same_kernel(self) -> None:
+        """Whoever goes on in a loop of their own gives the model the same sight, and the same tools run."""
+        async with open_ledger("memory:") as ledger:
+            calls = [("c1", "deploy", {"to": "prod"}), ("c2", "ask_user", QUESTION)]
+            by_hand, entered = self.agent(ledger, "done"), self.agent(ledger, "done")
+            turn = await by_hand.redeem_all(await self.agent(ledger, calls).ask(run_id="1"), APPROVE, ANSWER)
+            async with continuing(turn) as going:
+                stream = by_hand.kernel.stream_typed(
+                    turn.prompt,
+                    run_id=turn.run_id,
+                    session_id=turn.session_id,
+                    history=going.history,
+                    dispatch=turn.dispatch,
+                    fence=turn.fence,
+                    idempotency_key=turn.idempotency_key,
+                    **by_hand.options,
+                )
+                items = [item async for item in stream]
+            turn = await entered.redeem_all(await self.agent(ledger, calls).ask(run_id="2"), APPROVE, ANSWER)
+            typed = await entered.go_on("stream_typed", turn)
+            assert by_hand.seen == entered.seen == [{"c1": "deployed to prod", "c2": ANSWER_TEXT}]
+            assert by_hand.runs == entered.runs == ["prod"]
+            told = isinstance(typed[0], AskUserAnsweredEvent)
+            assert told is (turn.outcome.name == ASK_USER)
+            assert [type(item) for item in items] == [type(item) for item in typed[told:]]
 
     @_played
     async def test_each_decision_runs_what_it_says(self) -> None:
@@ -131,10 +194,10 @@ class KernelConformance:
             for surface in SURFACES:
                 for decision, to in decisions:
                     asking = self.agent(ledger, [("c1", "deploy", {"to": "prod"})])
-                    ended = await _ask(asking, run_id=f"{surface} {decision['decision']}")
+                    ended = await asking.ask(run_id=f"{surface} {decision['decision']}")
                     assert ended.asked[0].request == {"tool": "deploy", "arguments": {"to": "prod"}}
                     going = self.agent(ledger, "done")
-                    await _go_on(surface, going, await _redeem(ledger, ended, decision))
+                    await going.go_on(surface, await _redeem(ledger, ended, decision))
                     assert [*asking.runs, *going.runs] == ([to] if to else [])
                     assert going.effects == ({str(ended.paused[0].pause_id): to} if to else {})
                     said = decision.get("reason") or decision.get("text") or f"deployed to {to}"
@@ -154,11 +217,11 @@ class KernelConformance:
         async with open_ledger("memory:") as ledger:
             for surface in SURFACES:
                 asking = self.agent(ledger, calls)
-                ended = await _ask(asking, run_id=surface)
+                ended = await asking.ask(run_id=surface)
                 assert [command.axes.call_id for command in ended.asked] == ["c1", "c2", "c4"]
                 assert asking.runs == (["look"] if self.neighbours_run else [])
                 going = self.agent(ledger, "done")
-                await _go_on(surface, going, await _redeem_all(ledger, ended, APPROVE, ANSWER, REJECT))
+                await going.go_on(surface, await going.redeem_all(ended, APPROVE, ANSWER, REJECT))
                 assert going.runs == ["x"]
                 (seen,) = going.seen
                 assert seen.keys() == {"c0", "c1", "c2", "c3", "c4"}
@@ -174,17 +237,18 @@ class KernelConformance:
         """Nobody is asked again; the tool of a recovered turn finds the same key and a higher fence."""
         async with _opened(store_url, tmp_path) as ledger:
             for surface in SURFACES:
-                ended = await _ask(self.agent(ledger, [("c1", "deploy", {"to": "prod"})]), run_id=surface)
+                ended = await self.agent(ledger, [("c1", "deploy", {"to": "prod"})]).ask(run_id=surface)
                 failing = self.agent(ledger, ConnectionError("hung up"))
                 try:
-                    await _go_on(surface, failing, await _redeem(ledger, ended, APPROVE))
+                    await failing.go_on(surface, await _redeem(ledger, ended, APPROVE))
                 except ConnectionError:
                     pass
                 else:
                     raise AssertionError("the model's error did not come out")
                 assert (await _newest(ledger, ended)).NAME == "pause.stalled"
+                assert [item.pause_id async for item in ledger.owed(SCOPE)] == [ended.paused[0].pause_id]
                 again = self.agent(ledger, "done", effects=failing.effects)
-                await _go_on(surface, again, await _recover(ledger, ended))
+                await again.go_on(surface, await again.recover(ended))
                 assert again.seen == [{"c1": "deployed to prod"}]
                 assert again.effects == {str(ended.paused[0].pause_id): "prod"}
                 assert (await _newest(ledger, ended)).end == "finished"
@@ -193,7 +257,7 @@ class KernelConformance:
     async def test_of_50_decisions_at_once_one_goes_on(self, store_url: str, tmp_path: Path) -> None:
         """Half of them approve; the 49 others are told that it is consumed, by whom and when."""
         async with _opened(store_url, tmp_path) as ledger:
-            ended = await _ask(self.agent(ledger, [("c1", "deploy", {"to": "prod"})]))
+            ended = await self.agent(ledger, [("c1", "deploy", {"to": "prod"})]).ask()
             tried = await asyncio.gather(
                 *(_redeem(ledger, ended, (APPROVE, REJECT)[n % 2]) for n in range(50)), return_exceptions=True
             )
@@ -201,7 +265,7 @@ class KernelConformance:
             lost = [one for one in tried if isinstance(one, AlreadyConsumed) and one.at and one.by]
             assert len(lost) == len(tried) - 1
             going = self.agent(ledger, "done")
-            await _go_on("run", going, turn)
+            await going.go_on("run", turn)
             assert going.runs == (["prod"] if turn.outcome.response == APPROVE else [])
 
     @_played
@@ -210,7 +274,7 @@ class KernelConformance:
         async with _opened(store_url, tmp_path) as ledger:
             for order in ("at once", "in reverse"):
                 calls = [(f"c{n}", "deploy", {"to": f"place {n}"}) for n in range(3)]
-                ended = await _ask(self.agent(ledger, calls), run_id=order)
+                ended = await self.agent(ledger, calls).ask(run_id=order)
                 edits = [{"decision": "edit", "arguments": {"to": f"other {n}"}} for n in range(3)]
                 if order == "at once":
                     answers = [_redeem(ledger, ended, edits[n], n) for n in range(3)]
@@ -220,7 +284,7 @@ class KernelConformance:
                 (turn,) = [one for one in tried if isinstance(one, ResumedTurn)]
                 assert len([one for one in tried if isinstance(one, RoundOpen)]) == len(tried) - 1
                 going = self.agent(ledger, "done")
-                await _go_on("run", going, turn)
+                await going.go_on("run", turn)
                 assert going.seen == [{f"c{n}": f"deployed to other {n}" for n in range(3)}]
                 assert going.effects == {str(ended.paused[n].pause_id): f"other {n}" for n in range(3)}
 
@@ -230,13 +294,13 @@ class KernelConformance:
     ) -> None:
         """The answers are kept, and nothing was consumed."""
         async with _opened(store_url, tmp_path) as ledger:
-            ended = await _ask(self.agent(ledger, [(f"c{n}", "deploy", {"to": f"place {n}"}) for n in (0, 1)]))
+            ended = await self.agent(ledger, [(f"c{n}", "deploy", {"to": f"place {n}"}) for n in (0, 1)]).ask()
             for receipt, command in zip(ended.paused, ended.asked, strict=True):
                 envelope = recognise(ledger.capability, receipt.token).envelope
                 assert envelope is not None
                 await ledger.capability.answer(AnswerCommand(envelope, APPROVE, **dict(command.axes)))
             going = self.agent(ledger, "done")
-            await _go_on("run", going, await _recover(ledger, ended))
+            await going.go_on("run", await going.recover(ended))
             assert going.seen == [{"c0": "deployed to place 0", "c1": "deployed to place 1"}]
 
     @_played
@@ -245,14 +309,14 @@ class KernelConformance:
         lapse = LapseAnswer({"decision": "reject", "reason": "nobody was there"})
         async with open_ledger("memory:") as ledger:
             call = ("c1", "deploy", {"to": "prod"})
-            alone = await _ask(self.agent(ledger, [call], gates={**GATES, "deploy": Gate(closes_in=1, on_lapse=lapse)}))
+            alone = await self.agent(ledger, [call], gates={**GATES, "deploy": Gate(closes_in=1, on_lapse=lapse)}).ask()
             brief = {**GATES, "deploy": Gate(closes_in=1)}
-            beside = await _ask(self.agent(ledger, [call, ("c2", "ask_user", QUESTION)], gates=brief), run_id="run-2")
+            beside = await self.agent(ledger, [call, ("c2", "ask_user", QUESTION)], gates=brief).ask(run_id="run-2")
             await asyncio.sleep(2.1)
             assert isinstance(await _tried(_redeem(ledger, alone, APPROVE)), TokenExpired)
             going = self.agent(ledger, "then not", "done")
-            await _go_on("run", going, await _recover(ledger, alone))
-            await _go_on("run", going, await _redeem(ledger, beside, ANSWER, 1))
+            await going.go_on("run", await going.recover(alone))
+            await going.go_on("run", await _redeem(ledger, beside, ANSWER, 1))
             first, second = going.seen
             assert "nobody was there" in first["c1"]
             assert second == {"c1": NOT_ANSWERED, "c2": ANSWER_TEXT}
@@ -262,11 +326,11 @@ class KernelConformance:
     async def test_a_new_stop_supersedes_the_old_question(self) -> None:
         """The old token is refused by that reason, and never lands on the new pause."""
         async with open_ledger("memory:") as ledger:
-            first = await _ask(self.agent(ledger, [("c1", "deploy", {"to": "prod"})]))
+            first = await self.agent(ledger, [("c1", "deploy", {"to": "prod"})]).ask()
             going = self.agent(ledger, [("c2", "deploy", {"to": "staging"})], "done")
-            second = await _ask(going, "Staging first.", run_id="run-2", supersedes=first.paused[0].pause_id)
+            second = await going.ask("Staging first.", run_id="run-2", supersedes=first.paused[0].pause_id)
             assert isinstance(await _tried(_redeem(ledger, first, APPROVE)), PauseWithdrawn)
-            await _go_on("run", going, await _redeem(ledger, second, APPROVE))
+            await going.go_on("run", await _redeem(ledger, second, APPROVE))
             assert going.runs == ["staging"]
 
     @_played
@@ -275,18 +339,18 @@ class KernelConformance:
         async with open_ledger("memory:", LedgerSettings(lease=1)) as ledger:
             endings: list[Reply] = [ConnectionError("hung up"), "late"]
             calls = [("c1", "deploy", {"to": "prod"})]
-            stopped = [await _ask(self.agent(ledger, calls), run_id=f"run-{n}") for n in range(len(endings))]
+            stopped = [await self.agent(ledger, calls).ask(run_id=f"run-{n}") for n in range(len(endings))]
             outlived = [await _redeem(ledger, ended, APPROVE) for ended in stopped]
             await asyncio.sleep(1.2)
             for ending, ended, turn in zip(endings, stopped, outlived, strict=True):
                 zombie = self.agent(ledger, ending)
                 rescuer = self.agent(ledger, "done", effects=zombie.effects)
-                rescued = await _recover(ledger, ended)
-                came = await _tried(_go_on("run", zombie, turn))
+                rescued = await rescuer.recover(ended)
+                came = await _tried(zombie.go_on("run", turn))
                 newest = await _newest(ledger, ended)
                 assert newest.NAME == "pause.recovered" if isinstance(came, ConnectionError) else newest.late
-                await _go_on("run", rescuer, rescued)
-                assert isinstance(await _tried(_recover(ledger, ended)), AlreadyContinued)
+                await rescuer.go_on("run", rescued)
+                assert isinstance(await _tried(rescuer.recover(ended)), AlreadyContinued)
                 assert zombie.effects == {str(ended.paused[0].pause_id): "prod"}
                 story = [fact.NAME for fact in await ledger.story(ended.paused[0].pause_id)]
                 assert story.count("pause.continued") == 1
@@ -296,12 +360,12 @@ class KernelConformance:
         """A continued run may call tools, and stop again."""
         async with open_ledger("memory:") as ledger:
             for surface in SURFACES:
-                first = await _ask(self.agent(ledger, [("c1", "ask_user", QUESTION)]), run_id=surface)
+                first = await self.agent(ledger, [("c1", "ask_user", QUESTION)]).ask(run_id=surface)
                 going = self.agent(ledger, [("c2", "look", {})], [("c3", "deploy", {"to": "x"})], "done")
-                *_, second = await _go_on(surface, going, await _redeem(ledger, first, ANSWER))
+                *_, second = await going.go_on(surface, await _redeem(ledger, first, ANSWER))
                 fact = await _newest(ledger, first)
                 assert (fact.end, fact.next) == ("paused_again", (second.paused[0].pause_id,))
-                await _go_on(surface, going, await _redeem(ledger, second, APPROVE))
+                await going.go_on(surface, await _redeem(ledger, second, APPROVE))
                 assert going.seen[-1] == {"c1": ANSWER_TEXT, "c2": "all quiet", "c3": "deployed to x"}
                 assert going.runs == ["look", "x"]
 
@@ -310,7 +374,7 @@ class KernelConformance:
         """It is still owed."""
         async with open_ledger("memory:") as ledger:
             for opened in (resume_stream, resume_stream_typed):
-                ended = await _ask(self.agent(ledger, [("c1", "deploy", {"to": "prod"})]), run_id=opened.__name__)
+                ended = await self.agent(ledger, [("c1", "deploy", {"to": "prod"})]).ask(run_id=opened.__name__)
                 going = self.agent(ledger, [("c2", "look", {})], "one two three")
                 stream = opened(going.kernel, await _redeem(ledger, ended, APPROVE), **going.options)
                 await anext(stream)
@@ -336,32 +400,8 @@ def _opened(store_url: str, folder: Path) -> Ledger:
     return open_ledger(store_url, LedgerSettings(keys_directory=folder / "keys"))
 
 
-async def _ask(agent: Agent, prompt: str = "Deploy.", *, run_id: str = "run-1", **more: Any) -> Ended:
-    ended = await agent.kernel.run(prompt, run_id=run_id, session_id="chat-7", **agent.options, **more)
-    assert isinstance(ended, Ended)
-    return ended
-
-
 async def _redeem(ledger: Ledger, ended: Ended, answer: Any, at: int = 0) -> ResumedTurn:
     return await ledger.redeem(ended.paused[at].token, answer, axes=ended.asked[at].axes, by=Actor("maria"))
-
-
-async def _redeem_all(ledger: Ledger, ended: Ended, *answers: Any) -> ResumedTurn:
-    *earlier, last = enumerate(answers)
-    for at, answer in earlier:
-        assert isinstance(await _tried(_redeem(ledger, ended, answer, at)), RoundOpen)
-    return await _redeem(ledger, ended, last[1], last[0])
-
-
-async def _recover(ledger: Ledger, ended: Ended) -> ResumedTurn:
-    return await ledger.capability.recover(RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes))
-
-
-async def _go_on(surface: str, agent: Agent, turn: ResumedTurn) -> list[Any]:
-    if surface == "run":
-        return [await resume_run(agent.kernel, turn, **agent.options)]
-    resume = {"stream": resume_stream, "stream_typed": resume_stream_typed}[surface]
-    return [item async for item in resume(agent.kernel, turn, **agent.options)]
 
 
 async def _tried(attempt: Awaitable[Any]) -> Any:

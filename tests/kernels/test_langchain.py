@@ -32,7 +32,6 @@ from langgraph.types import Command, interrupt
 from pauseledger import (
     NOT_ANSWERED,
     NOT_DISPATCHED,
-    Actor,
     AskUserAnsweredEvent,
     InteractionConfigurationError,
     LedgerSettings,
@@ -51,7 +50,7 @@ from pauseledger.infrastructure.kernels import Ended, Gate
 from pauseledger.infrastructure.kernels.langchain import LangChainKernel, side_effect
 from pauseledger.infrastructure.kernels.langchain_middleware import TOOL_APPROVAL, PauseMiddleware, ask_user_tool
 from pauseledger.infrastructure.keys import KeyFile
-from pauseledger.infrastructure.testing_kernels import ANSWER, GATES, QUESTION, SCOPE, KernelConformance
+from pauseledger.infrastructure.testing_kernels import ANSWER, GATES, QUESTION, SCOPE, Agent, KernelConformance
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "langchain.md"
 
@@ -113,7 +112,7 @@ STOPPERS = {
 }
 
 
-class Host:
+class Host(Agent):
     """One process's agent over a ledger."""
 
     def __init__(self, ledger, *replies, stopper="middleware", saver=None, gates=GATES, world=None, **kernel):
@@ -126,12 +125,6 @@ class Host:
         gates = gates if stopper == "middleware" else None
         self.kernel = LangChainKernel(self.agent, ledger.capability, scope=SCOPE, gates=gates, **kernel)
 
-    async def ask(self, prompt="Deploy the release.", run_id="run-1", **given):
-        return await self.kernel.run(prompt, run_id=run_id, session_id="chat-7", **given)
-
-    async def redeem(self, ended, answer, at=0):
-        return await self.ledger.redeem(ended.paused[at].token, answer, axes=ended.asked[at].axes, by=Actor("maria"))
-
 
 def results(messages):
     found = [(one.tool_call_id, one.content) for one in messages if isinstance(one, ToolMessage)]
@@ -141,8 +134,6 @@ def results(messages):
 
 class Suited(Host):
     """The same, as the suite knows it."""
-
-    options = {}
 
     def __init__(self, ledger, *replies, gates, effects):
         world = World()

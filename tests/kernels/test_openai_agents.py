@@ -21,7 +21,6 @@ from openai.types.responses.response_output_item import McpApprovalRequest
 from pauseledger import (
     NOT_ANSWERED,
     NOT_DISPATCHED,
-    Actor,
     AskUserAnsweredEvent,
     Axes,
     InteractionConfigurationError,
@@ -30,12 +29,9 @@ from pauseledger import (
     PauseWithdrawn,
     RecoverCommand,
     Refusal,
-    RoundOpen,
     Turn,
     open_ledger,
     resume_run,
-    resume_stream,
-    resume_stream_typed,
 )
 from pauseledger.infrastructure.kernels import Ended
 from pauseledger.infrastructure.kernels.openai_agents import OpenAIAgentsKernel, ask_user_tool, side_effect
@@ -46,13 +42,14 @@ from pauseledger.infrastructure.testing_kernels import (
     QUESTION,
     REJECT,
     SCOPE,
+    SURFACES,
+    Agent,
     KernelConformance,
 )
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "openai-agents.md"
 BY_HAND = {"decision": "respond", "text": "done by hand"}
 EDIT = {"decision": "edit", "arguments": {"to": "staging"}}
-SURFACES = ["run", "stream", "typed"]
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +77,7 @@ class Script:
         return [call.input for call in self.model.calls]
 
 
-class Host:
+class Host(Agent):
     """One process: an agent with tools that leave traces, and the kernel over it."""
 
     options = {"run_config": RunConfig(tool_not_found_behavior="return_error_to_model")}
@@ -109,28 +106,6 @@ class Host:
     @property
     def seen(self):
         return [results(shown) for shown in self.script.seen]
-
-    async def ask(self, prompt="Deploy.", run_id="run-1", **given):
-        return await self.kernel.run(prompt, run_id=run_id, session_id="chat-7", **given)
-
-    async def redeem(self, ended, answer, at=0):
-        return await self.ledger.redeem(ended.paused[at].token, answer, axes=ended.asked[at].axes, by=Actor("maria"))
-
-    async def redeem_all(self, ended, *answers):
-        for at, answer in enumerate(answers[:-1]):
-            with pytest.raises(RoundOpen):
-                await self.redeem(ended, answer, at)
-        return await self.redeem(ended, answers[-1], len(answers) - 1)
-
-    async def recover(self, ended):
-        return await self.ledger.capability.recover(RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes))
-
-
-async def go_on(surface, host, turn, **options):
-    if surface == "run":
-        return [await resume_run(host.kernel, turn, **options)]
-    resume = {"stream": resume_stream, "typed": resume_stream_typed}[surface]
-    return [item async for item in resume(host.kernel, turn, **options)]
 
 
 def results(items):
@@ -164,7 +139,7 @@ async def test_the_first_sight_holds_the_answer_on_its_call(memory, surface):
     ended = await Host(memory, [("c1", "ask_user", QUESTION)]).ask()
     going = Host(memory, "Staging it is.")
     turn = await going.redeem(ended, ANSWER)
-    items = await go_on(surface, going, turn)
+    items = await going.go_on(surface, turn)
     (seen,) = going.script.seen
     assert seen == [*ended.messages, {"type": "function_call_output", "call_id": "c1", "output": "q1: Staging"}]
     assert seen == list(turn.history[1:])
@@ -174,7 +149,7 @@ async def test_the_first_sight_holds_the_answer_on_its_call(memory, surface):
     assert (await newest(memory, ended.paused[0])).end == "finished"
     if surface == "stream":
         assert "".join(items[:-1]) == "Staging it is."
-    if surface == "typed":
+    if surface == "stream_typed":
         assert isinstance(items[0], AskUserAnsweredEvent)
         assert {"raw_response_event", "run_item_stream_event"} <= {item.type for item in items[1:-1]}
 
@@ -214,7 +189,7 @@ async def test_whoever_was_in_charge_goes_on(memory, surface):
     first = Host(memory, [("c0", "transfer_to_ops", {})], [("c1", "deploy", {"to": "prod"})], agent=team)
     ended = await first.ask()
     going = Host(memory, "done", agent=team)
-    await go_on(surface, going, await going.redeem(ended, APPROVE))
+    await going.go_on(surface, await going.redeem(ended, APPROVE))
     assert going.script.model.calls[0].system_instructions == "You are ops."
     assert results(going.script.seen[0])["c1"] == "deployed to prod"
     assert going.runs == ["prod"]
@@ -287,7 +262,7 @@ FINISHED = {"an ungated tool": "all quiet", "a tool that fails": "An error occur
         ("run", EDIT, False),
         ("run", REJECT, True),
         ("stream", APPROVE, False),
-        ("typed", REJECT, False),
+        ("stream_typed", REJECT, False),
     ],
 )
 @pytest.mark.parametrize("beside", BESIDE)
@@ -330,7 +305,7 @@ async def test_nothing_that_stood_beside_a_stop_is_done_when_it_goes_on(memory, 
     assert [asked.axes.call_id for asked in ended.asked] == ["c1"]
     going = Host(memory, "done", [("c9", "transfer_to_billing", {})], "over to billing", agent=team)
     turn = await going.redeem(ended, answer)
-    *_, ended = await go_on(surface, going, turn, run_config=lenient)
+    *_, ended = await going.go_on(surface, turn, run_config=lenient)
     assert going.script.model.calls[0].system_instructions == "You are ops."
     said = results(going.script.seen[0])
     assert said.pop("c1") in ("deployed to prod", "deployed to staging") or answer == REJECT
@@ -404,7 +379,7 @@ async def test_a_cancelled_consumer_takes_the_tool_under_way_along(memory, surfa
     started = asyncio.Event()
     host = Host(memory, [("c1", "deploy", {"to": "prod"})], [("c2", "wait", {})], agent=waiting(started))
     ended = await host.ask()
-    going = asyncio.create_task(go_on(surface, host, await host.redeem(ended, APPROVE)))
+    going = asyncio.create_task(host.go_on(surface, await host.redeem(ended, APPROVE)))
     await started.wait()
     going.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
-from pauseledger import Actor, AskUserAnsweredEvent, open_ledger, resume_run, resume_stream, resume_stream_typed
+from pauseledger import AskUserAnsweredEvent, open_ledger, resume_run, resume_stream, resume_stream_typed
 from pauseledger.infrastructure.kernels import Ended
 from pauseledger.infrastructure.kernels.plain import PlainKernel
-from pauseledger.infrastructure.testing_kernels import ANSWER, GATES, QUESTION, SCOPE, KernelConformance
+from pauseledger.infrastructure.testing_kernels import ANSWER, GATES, QUESTION, SCOPE, Agent, KernelConformance
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "plain.md"
 
@@ -28,10 +28,8 @@ def saying(text):
     return {"role": "assistant", "content": text}
 
 
-class Host:
+class Host(Agent):
     """One process's loop: a chat function that plays replies, and tools that leave traces."""
-
-    options = {}
 
     def __init__(self, ledger, *replies, gates=GATES, effects=None):
         self.ledger, self.replies, self.shown = ledger, list(replies), []
@@ -55,12 +53,6 @@ class Host:
         self.runs.append("look")
         self.keys.append(key)
         return "all quiet"
-
-    async def ask(self, prompt="Deploy.", run_id="run-1", **given):
-        return await self.kernel.run(prompt, run_id=run_id, session_id="chat-7", **given)
-
-    async def redeem(self, ended, answer, at=0):
-        return await self.ledger.redeem(ended.paused[at].token, answer, axes=ended.asked[at].axes, by=Actor("maria"))
 
     @property
     def seen(self):
@@ -105,7 +97,7 @@ async def test_the_first_sight_holds_the_answer_on_its_call(memory, surface):
     assert (await newest(memory, ended.paused[0])).end == "finished"
     if surface == "stream":
         assert items[:-1] == ["Staging it is."]
-    if surface == "typed":
+    if surface == "stream_typed":
         assert isinstance(items[0], AskUserAnsweredEvent)
         assert items[1:-1] == [saying("Staging it is.")]
 

@@ -16,21 +16,16 @@ import pydantic_ai
 from pauseledger import (
     NOT_ANSWERED,
     NOT_DISPATCHED,
-    Actor,
     AskUserAnsweredEvent,
     Axes,
     InteractionConfigurationError,
     PauseCommand,
     PauseRejected,
     PauseWithdrawn,
-    RecoverCommand,
     Refusal,
-    RoundOpen,
     Turn,
     open_ledger,
     resume_run,
-    resume_stream,
-    resume_stream_typed,
 )
 from pauseledger.infrastructure.kernels import Ended, Gate
 from pauseledger.infrastructure.kernels.pydantic_ai import PydanticAIKernel, ask_user_toolset
@@ -40,6 +35,8 @@ from pauseledger.infrastructure.testing_kernels import (
     GATES,
     QUESTION,
     SCOPE,
+    SURFACES,
+    Agent,
     KernelConformance,
 )
 from pydantic_ai import ApprovalRequired, CallDeferred, ModelMessagesTypeAdapter, RunContext
@@ -58,7 +55,6 @@ from pydantic_ai.tools import DeferredToolRequests
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "pydantic-ai.md"
 BY_HAND = {"decision": "respond", "text": "done by hand"}
-SURFACES = ["run", "stream", "typed"]
 
 
 class Script:
@@ -93,10 +89,8 @@ class Script:
                 yield {at: DeltaToolCall(name, json.dumps(args), tool_call_id=call_id)}
 
 
-class Host:
+class Host(Agent):
     """One process: an agent with tools that leave traces, and the kernel over it."""
-
-    options = {}
 
     def __init__(self, ledger, *replies, gates=GATES, effects=None):
         self.ledger, self.script = ledger, Script(*replies)
@@ -133,28 +127,6 @@ class Host:
     def seen(self):
         return [results(shown) for shown in self.script.seen]
 
-    async def ask(self, prompt="Deploy.", run_id="run-1", **given):
-        return await self.kernel.run(prompt, run_id=run_id, session_id="chat-7", **given)
-
-    async def redeem(self, ended, answer, at=0):
-        return await self.ledger.redeem(ended.paused[at].token, answer, axes=ended.asked[at].axes, by=Actor("maria"))
-
-    async def redeem_all(self, ended, *answers):
-        for at, answer in enumerate(answers[:-1]):
-            with pytest.raises(RoundOpen):
-                await self.redeem(ended, answer, at)
-        return await self.redeem(ended, answers[-1], len(answers) - 1)
-
-    async def recover(self, ended):
-        return await self.ledger.capability.recover(RecoverCommand(ended.paused[0].pause_id, axes=ended.asked[0].axes))
-
-
-async def go_on(surface, host, turn, **options):
-    if surface == "run":
-        return [await resume_run(host.kernel, turn, **options)]
-    resume = {"stream": resume_stream, "typed": resume_stream_typed}[surface]
-    return [item async for item in resume(host.kernel, turn, **options)]
-
 
 def results(messages):
     """Results by call, of the whole history; a call with two of them fails here."""
@@ -189,7 +161,7 @@ async def memory():
 async def test_the_first_sight_holds_the_answer_on_its_call(memory, surface):
     ended = await Host(memory, [("c1", "ask_user", QUESTION)]).ask()
     going = Host(memory, "Staging it is.")
-    items = await go_on(surface, going, await going.redeem(ended, ANSWER))
+    items = await going.go_on(surface, await going.redeem(ended, ANSWER))
     (seen,) = going.script.seen
     assert [type(message) for message in seen] == [ModelRequest, ModelResponse, ModelRequest]
     assert [p.content for p in seen[0].parts] == ["Deploy."]
@@ -200,7 +172,7 @@ async def test_the_first_sight_holds_the_answer_on_its_call(memory, surface):
     if surface == "stream":
         assert "".join(items[:-1]) == "Staging it is."
         assert len(items) > 2
-    if surface == "typed":
+    if surface == "stream_typed":
         assert isinstance(items[0], AskUserAnsweredEvent)
         assert items[-2].result.output == "Staging it is."
 
@@ -248,7 +220,7 @@ async def test_a_cancelled_consumer_takes_the_tool_under_way_along(memory, surfa
         return "waited"
 
     ended = await host.ask()
-    going = asyncio.create_task(go_on(surface, host, await host.redeem(ended, APPROVE)))
+    going = asyncio.create_task(host.go_on(surface, await host.redeem(ended, APPROVE)))
     await started.wait()
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
