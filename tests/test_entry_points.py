@@ -11,6 +11,7 @@ import pytest
 from pauseledger import (
     APPROVAL,
     ASK_USER,
+    STORED,
     Actor,
     AskUserAnsweredEvent,
     Axes,
@@ -28,6 +29,7 @@ from pauseledger import (
     resume_stream_typed,
 )
 from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.stories import Stage, asked
 
 QUESTION = {
     "questions": [
@@ -137,6 +139,19 @@ async def test_the_answered_event_comes_first_on_the_typed_stream_alone(ledger):
     assert (event.run_id, event.session_id, event.tool_call_id) == ("r", "s", "call_1")
     assert (event.selected_labels, event.has_other) == (["Staging", "Production"], True)
     assert event.time_to_answer_seconds == turn.outcome.time_to_resolve_seconds >= 0
+
+
+async def test_time_to_answer_runs_from_the_pause_to_the_answer_whenever_the_turn_goes_on(store_url, tmp_path):
+    if store_url.startswith("postgres"):
+        KeyFile(tmp_path / "keys").create()
+    async with Stage(store_url, tmp_path / "keys").ledger() as ledger:
+        question = await asked(ledger)
+        ledger.wait(seconds=90)
+        await question.answer()
+        ledger.wait(hours=6)
+        turn = await question.redeem(STORED)
+        event = await anext(resume_stream_typed(Kernel(), turn))
+        assert 90 <= event.time_to_answer_seconds < 3600
 
 
 async def test_a_plain_stream_invents_no_event(ledger):

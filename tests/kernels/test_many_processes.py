@@ -19,7 +19,7 @@ SPEC = spec_from_file_location("pauseledger_tests_crew", Path(__file__).parents[
 crew = module_from_spec(SPEC)
 SPEC.loader.exec_module(crew)
 
-#: Rounds whose last two answers are given at once; 200 were played of each kernel and store when this was written.
+#: Rounds whose last two answers are given at once. For long: PAUSELEDGER_KERNEL_ROUNDS=200.
 ROUNDS = int(os.environ.get("PAUSELEDGER_KERNEL_ROUNDS", "5"))
 FRAMEWORKS = {"plain": "json", "langchain": "langgraph", "pydantic_ai": "pydantic_ai", "openai_agents": "agents"}
 KERNELS = {

@@ -1,19 +1,12 @@
 """The plain loop: what its chat function sees, how often its tools ran, and the page that explains it."""
 
-import ast
-import contextlib
-import io
 import json
-import re
-from pathlib import Path
 
 import pytest
-from pauseledger import AskUserAnsweredEvent, open_ledger, resume_run, resume_stream, resume_stream_typed
+from pauseledger import AskUserAnsweredEvent, resume_run, resume_stream, resume_stream_typed
 from pauseledger.infrastructure.kernels import Ended
 from pauseledger.infrastructure.kernels.plain import PlainKernel
 from pauseledger.infrastructure.testing_kernels import ANSWER, GATES, QUESTION, SCOPE, Agent, KernelConformance
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "plain.md"
 
 
 def calling(*calls):
@@ -76,12 +69,6 @@ async def newest(ledger, receipt):
     return (await ledger.story(receipt.pause_id))[-1]
 
 
-@pytest.fixture
-async def memory():
-    async with open_ledger("memory:") as opened:
-        yield opened
-
-
 @pytest.mark.parametrize("surface", ["run", "stream", "typed"])
 async def test_the_first_sight_holds_the_answer_on_its_call(memory, surface):
     ended = await Host(memory, [("c1", "ask_user", QUESTION)]).ask()
@@ -113,23 +100,14 @@ async def test_a_loop_without_gates_runs_to_its_end(memory):
     assert "not run" in said["c3"]
 
 
-async def test_every_snippet_of_the_page_runs_and_prints_what_it_says():
+async def test_every_snippet_of_the_page_runs_and_prints_what_it_says(play):
     replies = [calling(("c1", "deploy", {"to": "production"})), saying("It is on staging.")]
 
     async def chat(messages):
         return replies.pop(0)
 
     namespace = {"chat": chat}
-    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert snippets
-    for snippet in snippets:
-        printed = io.StringIO()
-        code = compile(snippet, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        with contextlib.redirect_stdout(printed):
-            running = eval(code, namespace)
-            if running is not None:
-                await running
-        assert printed.getvalue().splitlines() == re.findall(r"print\(.*\)  # (.*)", snippet)
+    assert await play("plain.md", namespace) == 2
     assert replies == []
     replies += [calling(("c1", "deploy", {"to": "x"})), saying("done")]
     assert await namespace["loop"]("Deploy.") == "done"
