@@ -16,6 +16,12 @@ HERE = Path(__file__).resolve().parent
 FLUSH_US = 1500
 #: Some peers make pools beside those for who works at once.
 CONNECTIONS = "700"
+#: Nobody works where so many looks, 10 ms apart, find nobody; after so many seconds it is gone on all the same.
+LOOKS, PATIENCE = 3, 5
+WORKING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()"
+)
 #: A statement in the server's log, behind the name of its database.
 SAID = re.compile(r"\S+ LOG:  (?:statement:|execute )")
 
@@ -51,6 +57,15 @@ class Server(TemporaryPostgres):
         yield
         done["server_cpu"] = (self.cpu() - cpu) / done["count"] * 1000
         done |= {name: figure / done["count"] for name, figure in self.log_between(begun, self.position()).items()}
+
+    def rest(self):
+        """Wait until nobody works here: a product may go on after it said that it was done, for `PATIENCE` at most."""
+        until, idle = time.monotonic() + PATIENCE, 0
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            while idle < LOOKS and time.monotonic() < until:
+                [busy] = connection.execute(WORKING).fetchone()
+                idle = 0 if busy else idle + 1
+                time.sleep(0.01)
 
     def cpu(self):
         """Tell the processor seconds of the server and of all it started, gone or there."""

@@ -152,6 +152,7 @@ class Stage:
 
     def measured(self, peer, op):
         done = {"peer": peer.contender.name, "count": peer.size}
+        self.server.rest()
         with contextlib.nullcontext() if peer.contender.sqlite else self.server.metered(done):
             done |= peer.measure(op, peer.size)
         return done
@@ -171,6 +172,7 @@ class Stage:
                     if peer.contender.sqlite or (op == "refuse" and not peer.contender.ours):
                         continue
                     if self.tried(peer, Peer.measure, op, COUNTED, 1):
+                        self.server.rest()
                         said = counted()[urlsplit(peer.where).path[1:]] / COUNTED
                         place = {"op": op, "round": "listened", "at_once": self.at_once, "stored": peer.stored}
                         yield {"peer": peer.contender.name, **place, "statements": said}
