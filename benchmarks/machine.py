@@ -12,7 +12,7 @@ from pathlib import Path
 
 def processor():
     """Name the processor and count its cores."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{os.cpu_count()} cores ({names[0] if names else platform.machine()})"
 

@@ -159,6 +159,8 @@ def arguments():
 
 def main():
     given = arguments()
+    if not Path("/proc/mounts").exists():
+        sys.exit("processor time and the disk are read from /proc: run it on Linux")
     peers, load = chosen(given.only), os.getloadavg()[0]
     measure, show = (growth, show_growth) if given.growth else (speed, show_speed)
     found = measure(given, peers)
