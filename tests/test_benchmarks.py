@@ -23,7 +23,8 @@ def test_a_quick_run_prints_the_readmes_tables(tmp_path):
         assert done.stdout.count(f"| {row} |") >= 4, done.stdout
 
     found = json.loads((tmp_path / "figures.json").read_text())
-    said = {(one["peer"], one["op"]): one["statements"] for one in found["figures"] if "statements" in one}
+    # Of ten: now and then a pool asks a connection whether it lives.
+    said = {(one["peer"], one["op"]): round(one["statements"]) for one in found["figures"] if "statements" in one}
     assert said == {
         ("hand_pg", "pause"): 1,
         ("hand_pg", "redeem"): 2,
