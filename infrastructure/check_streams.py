@@ -86,7 +86,7 @@ def read_row(ledger: UUID, row: Notification, stream: Stream) -> Iterator[Fault]
         # A generator that fails has kept what it had found before.
         found.append("its header lacks what its fact needs")
     stream.sound = stream.sound and not found
-    yield from (Fault("row", says, row.id, row.originator_id, row.originator_version) for says in found)
+    yield from (Fault("row", says, row.id, stream.id, row.originator_version) for says in found)
 
 
 def _of_row(ledger: UUID, row: Notification, stream: Stream) -> Iterator[str]:
@@ -118,7 +118,8 @@ def _header(state: bytes) -> dict[str, Any] | None:
 def _of_bytes(ledger: UUID, row: Notification, state: bytes, header: dict[str, Any], before: bytes) -> Iterator[str]:
     start = _FRONT + int.from_bytes(state[36:_FRONT], "big")
     topic = row.topic.encode("utf-8", "surrogatepass")
-    place = (b"plf/1", ledger.bytes, row.originator_id.bytes, (row.originator_version % (1 << 64)).to_bytes(8, "big"))
+    stream = UUID(str(row.originator_id))
+    place = (b"plf/1", ledger.bytes, stream.bytes, (row.originator_version % (1 << 64)).to_bytes(8, "big"))
     parts = [*place, topic, before, state[_FRONT:start]]
     contents = sorted(_contents(header), key=lambda one: one["segment"])
     for content in contents:

@@ -102,7 +102,7 @@ class TreeCheck:
     def _of_leaves(self, leaves: Sequence[Leaf], walk: _Walk) -> Iterator[Fault]:
         for leaf in leaves:
             if leaf.index != self.size:
-                yield Fault("tree", f"leaf {self.size} is missing", leaf=leaf.index)
+                yield Fault("tree", f"leaf {self.size} is missing, and leaf {leaf.index} follows", leaf=self.size)
             self.size = leaf.index + 1
             if leaf.position > walk.top:
                 digest, walk.top = walk.up_to(leaf.position), leaf.position

@@ -1,0 +1,428 @@
+"""The hostile administrator: whoever owns the database, with every trigger off, against a head kept outside.
+
+Sampled by a seed in CI. `PAUSELEDGER_HOSTILE=all` tries every column of every row, on the whole ledger of 300 pauses.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import random
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from uuid import uuid4
+
+import pauseledger as pl
+import psycopg
+import pytest
+from pauseledger.infrastructure.check import Check
+from pauseledger.infrastructure.check_tree import Kept
+from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.log_key import log_signer
+from pauseledger.infrastructure.merkle import Edge, leaf_hash
+from pauseledger.infrastructure.notes import Checkpoint, Signer
+from pauseledger.infrastructure.postgres import PostgresRecorder
+from pauseledger.infrastructure.sealed import sealed_rows
+from pauseledger.infrastructure.sqlite import SQLiteRecorder
+from pauseledger.infrastructure.stories import ANSWER, OTHER_ANSWER, asked_round, axes, round_of
+
+log = logging.getLogger("hostile")
+ALL = os.environ.get("PAUSELEDGER_HOSTILE") == "all"
+SEED = int(os.environ.get("PAUSELEDGER_HOSTILE_SEED", "11"))
+PAUSES = 300 if ALL else 60
+
+
+async def lead(url, folder, *, pauses=PAUSES):
+    """A ledger of so many pauses of two tenants: rounds of one to three, answered, refused, consumed, still open."""
+    chance, made, heads = random.Random(SEED), 0, []
+    async with pl.open_ledger(url, pl.LedgerSettings(keys_directory=folder / "keys")) as ledger:
+        notary = ledger.notary(make_key=True)
+        while made < pauses:
+            calls = [f"c{at}" for at in range(min(chance.choice([1, 1, 2, 3]), pauses - made))]
+            held = await asked_round(ledger, *round_of(*calls, idempotency_key=str(made)))
+            for one in held[: chance.choice([0, len(held), len(held), 1])]:
+                if chance.random() < 0.3:
+                    with pytest.raises(pl.Refusal):
+                        await ledger.redeem(one.receipt.token, ANSWER, axes=axes("c0", session_id="another"))
+                try:
+                    await one.redeem(chance.choice([ANSWER, OTHER_ANSWER]))
+                except pl.RoundOpen:
+                    continue
+            made += len(calls)
+            if len(heads) < made * 4 // pauses:
+                heads.append(notary.seal().head)
+        ledger_id = ledger.recorder.identity().ledger_id
+        return heads, log_signer(ledger_id, folder / "keys")
+
+
+class Ledger:
+    """A SQLite ledger in the hands of its administrator."""
+
+    def __init__(self, path, heads, key):
+        self.path, self.heads, self.key = path, heads, key
+        self.recorder = SQLiteRecorder(path)
+
+    def faults(self, *heads):
+        kept = [Kept(head, "outside") for head in heads or self.heads[-1:]]
+        checked = Check(self.recorder, sealed_rows(self.recorder), [self.key.verifier], kept).run()
+        return checked.faults
+
+    def do(self, statement, *values):
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("PRAGMA ignore_check_constraints = ON")
+            return connection.execute(statement, values).fetchall()
+
+    def rows(self, table, columns="rowid, *"):
+        return self.do(f"SELECT {columns} FROM {table}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    heads, key = asyncio.run(lead(f"sqlite:///{folder / 'ledger.db'}", folder))
+    with closing(sqlite3.connect(folder / "ledger.db")) as connection, connection:
+        # Heads are published as they are made; the one kept outside is the newest.
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Ledger(folder / "ledger.db", heads, key)
+
+
+@pytest.fixture
+def ledger(whole, tmp_path):
+    shutil.copy(whole.path, tmp_path / "ledger.db")
+    mine = Ledger(tmp_path / "ledger.db", whole.heads, whole.key)
+    yield mine
+    mine.recorder.close()
+
+
+def flipped(raw, chance):
+    at = chance.randrange(len(raw))
+    return raw[:at] + bytes([raw[at] ^ 1 << chance.randrange(8)]) + raw[at + 1 :]
+
+
+def updates(ledger, chance):
+    """Every column of every row, by what it is changed to and where that has to be found: table, key, column, value."""
+    for at, _, stream, version, topic, state in ledger.rows("stored_events", "rowid, *"):
+        here = ("stored_events", "rowid", at)
+        yield *here, "rowid", at + 100_000, at
+        yield *here, "originator_id", chance.choice([uuid4().hex, stream.upper(), "no id"]), at
+        yield *here, "originator_version", chance.choice([version + 1000, 0, -1]), at
+        yield *here, "topic", chance.choice(["pause.lapsed@1", topic + "0", topic.upper()]), at
+        yield *here, "state", chance.choice([flipped(state, chance), state[:-1], state + b"\0", b""]), at
+    for index, position, whole in ledger.rows("sealed", "*"):
+        here = ("sealed", "leaf_index", index)
+        yield *here, "leaf_index", index + 100_000, index
+        yield *here, "notification_id", position + 100_000, index
+        yield *here, "leaf_hash", flipped(whole, chance), index
+    for line, place, whole in ledger.rows("sealed_tiles", "*"):
+        here = ("sealed_tiles", "place", place)
+        yield *here, "place", place + 1000, None
+        yield *here, "line", line + 5, None
+        yield *here, "hash", flipped(whole, chance), None
+    for size, note, _ in ledger.rows("tree_heads", "*"):
+        here = ("tree_heads", "size", size)
+        yield *here, "size", size + 1, None
+        yield *here, "checkpoint", flipped(note.encode("ascii", "ignore"), chance).decode("latin-1"), None
+    for column in ("size", "position"):
+        for by in (-1, 1):
+            ((was,),) = ledger.rows("sealing", column)
+            yield "sealing", "one", 1, column, was + by, None
+    yield "ledger", "one", 1, "ledger_id", uuid4().hex, None
+
+
+def where(fault):
+    return {fault.position, fault.leaf}
+
+
+def test_a_whole_ledger_has_no_faults_under_each_head(whole):
+    assert whole.faults() == []
+    assert whole.faults(*whole.heads) == []
+    assert len(whole.heads) == 4
+
+
+def test_every_single_update_of_every_column_is_found_at_its_place(ledger):
+    chance = random.Random(SEED)
+    tried, found = Counter(), Counter()
+    states = list(updates(ledger, chance))
+    for table, key, value, column, other, at in states if ALL else chance.sample(states, 50):
+        ((was,),) = ledger.do(f"SELECT {column} FROM {table} WHERE {key} = ?", value)
+        if was == other:
+            continue
+        ledger.do(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", other, value)
+        faults = ledger.faults()
+        tried[table, column] += 1
+        found[table, column] += bool(faults) and (at is None or any(at in where(fault) for fault in faults))
+        ledger.do(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", was, other if key == column else value)
+    log.info("tried %d, found %d: %s", tried.total(), found.total(), dict(tried))
+    assert found == tried
+    assert ledger.faults() == []
+
+
+def test_every_deleted_row_is_found_at_its_place(ledger):
+    chance, missed = random.Random(SEED), []
+    for table, key in (("stored_events", "rowid"), ("sealed", "leaf_index")):
+        rows = ledger.rows(table, "*")
+        for row in rows if ALL else chance.sample(rows, 12):
+            ledger.do(f"DELETE FROM {table} WHERE {key} = ?", row[0])
+            if not any({row[0], row[0] + 1} & where(fault) for fault in ledger.faults()):
+                missed.append((table, row[0]))
+            ledger.do(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)
+    assert missed == []
+    for table, column in (("sealed_tiles", "place"), ("sealing", "one")):
+        ledger.do(f"CREATE TABLE kept AS SELECT * FROM {table}")
+        ledger.do(f"DELETE FROM {table} WHERE {column} = (SELECT min({column}) FROM {table})")
+        # A ledger of less than 256 leaves has no tile that is full.
+        assert "tree" in {fault.part for fault in ledger.faults()} or not ledger.rows("kept")
+        ledger.do(f"DELETE FROM {table}")
+        ledger.do(f"INSERT INTO {table} SELECT * FROM kept")
+        ledger.do("DROP TABLE kept")
+    assert ledger.faults() == []
+
+
+def test_a_row_inserted_below_what_is_sealed_is_found_and_one_behind_is_told_as_unsealed(ledger):
+    stream, columns = uuid4().hex, "(rowid, originator_id, originator_version, topic, state)"
+    ledger.do("UPDATE stored_events SET rowid = -5 WHERE rowid = 5")
+    ledger.do(f"INSERT INTO stored_events {columns} VALUES (5, ?, 1, 'pause.refused@1', x'00')", stream)
+    assert any(fault.position == 5 for fault in ledger.faults())
+    ledger.do("DELETE FROM stored_events WHERE rowid = 5")
+    ledger.do("UPDATE stored_events SET rowid = 5 WHERE rowid = -5")
+    (state,) = ledger.do("SELECT state FROM stored_events WHERE rowid = 1")[0]
+    ledger.do(f"INSERT INTO stored_events {columns} VALUES (100000, ?, 1, 'pause.paused@1', ?)", stream, state)
+    faults = ledger.faults()
+    assert {fault.position for fault in faults} == {100000}
+
+
+@pytest.mark.parametrize("columns", [("state",), ("topic", "state"), ("rowid",)])
+def test_two_rows_that_were_swapped_are_found_both(ledger, columns):
+    chance = random.Random(SEED)
+    rows = ledger.rows("stored_events", "rowid, topic, state")
+    for _ in range(200 if ALL else 5):
+        one, other = chance.sample(rows, 2)
+        swap(ledger, columns, one, other)
+        assert {one[0], other[0]} <= {fault.position for fault in ledger.faults()}
+        swap(ledger, columns, one, other, back=True)
+    assert ledger.faults() == []
+
+
+def swap(ledger, columns, one, other, *, back=False):
+    if columns == ("rowid",):
+        for was, now in ((one[0], -1), (other[0], one[0]), (-1, other[0])):
+            ledger.do("UPDATE stored_events SET rowid = ? WHERE rowid = ?", now, was)
+        return
+    for column in columns:
+        at = ("", "topic", "state").index(column)
+        for mine, theirs in ((one, other), (other, one)):
+            value = mine[at] if back else theirs[at]
+            ledger.do(f"UPDATE stored_events SET {column} = ? WHERE rowid = ?", value, mine[0])
+
+
+def test_positions_numbered_anew_are_found_unless_both_tables_tell_the_same_order(ledger):
+    ledger.do("UPDATE stored_events SET rowid = -rowid")
+    ledger.do("UPDATE stored_events SET rowid = 1000 - rowid")
+    assert ledger.faults()
+    ledger.do("UPDATE sealed SET notification_id = -notification_id")
+    ledger.do("UPDATE sealed SET notification_id = 1000 - notification_id")
+    ledger.do("UPDATE sealing SET position = position + 1000")
+    # The same rows in the same order: a position is where a store keeps a row, and says nothing that is proved.
+    assert ledger.faults() == []
+    one, two = ledger.do("SELECT notification_id FROM sealed WHERE leaf_index IN (3, 4) ORDER BY 1")
+    for table, column in (("stored_events", "rowid"), ("sealed", "notification_id")):
+        for was, now in ((one[0], -1), (two[0], one[0]), (-1, two[0])):
+            ledger.do(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", now, was)
+    assert any("late leaf" in fault.says for fault in ledger.faults())
+
+
+def truncate(ledger, size):
+    """Take the log's end off everywhere, so that what is left holds together."""
+    ((position,),) = ledger.do("SELECT max(notification_id) FROM sealed WHERE leaf_index < ?", size)
+    ledger.do("DELETE FROM stored_events WHERE rowid > ?", position)
+    ledger.do("DELETE FROM sealed WHERE leaf_index >= ?", size)
+    ledger.do("DELETE FROM sealed_tiles WHERE (place + 1) * 256 > ?", size)
+    ledger.do("DELETE FROM tree_heads WHERE size > ?", size)
+    ledger.do("UPDATE sealing SET size = ?, position = ?", size, position)
+
+
+def test_a_truncated_end_is_found_by_the_head_kept_outside_and_by_that_alone(ledger):
+    sizes = [Checkpoint.of(head).size for head in ledger.heads]
+    for size in range(sizes[-1] - 1, 0, -1) if ALL else (sizes[-1] - 1, sizes[2], sizes[0]):
+        truncate(ledger, size)
+        says = [fault.says for fault in ledger.faults()]
+        assert any("the end is gone" in one for one in says), size
+    inside = [fault for fault in ledger.faults() if fault.part == "tree"]
+    assert inside == []
+
+
+def test_a_backup_put_back_and_written_on_is_found(ledger, whole, tmp_path):
+    """Rolled back to an earlier head, and then made longer than the head kept outside: a fork."""
+    truncate(ledger, Checkpoint.of(ledger.heads[0]).size)
+    url = f"sqlite:///{ledger.path}"
+    shutil.copytree(whole.path.parent / "keys", tmp_path / "keys")
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
+        connection.execute("UPDATE sqlite_sequence SET seq = (SELECT max(rowid) FROM stored_events)")
+
+    async def write_on():
+        async with pl.open_ledger(url, pl.LedgerSettings(keys_directory=tmp_path / "keys")) as opened:
+            while (opened.recorder.max_notification_id() or 0) < Checkpoint.of(ledger.heads[-1]).size + 5:
+                (one,) = await asked_round(opened, *round_of("c0", idempotency_key=str(uuid4())))
+                await one.redeem(ANSWER)
+            opened.notary().seal()
+
+    asyncio.run(write_on())
+    faults = ledger.faults(*ledger.heads)
+    assert [fault.part for fault in faults if fault.part != "head"] == []
+    first = Checkpoint.of(ledger.heads[0]).size
+    # Every head kept outside narrows it down: what differs begins behind the newest one that still holds.
+    assert first in {fault.leaf for fault in faults}
+
+
+def reseal(ledger, signer=None):
+    """Make tree, tiles and heads anew over whatever the rows are now, as an administrator could."""
+    hashes = [leaf_hash(state[4:36]) for (state,) in ledger.do("SELECT state FROM stored_events ORDER BY rowid")]
+    edge, index = Edge(), 0
+    ledger.do("DELETE FROM sealed_tiles")
+    sizes = [size for (size,) in ledger.do("SELECT size FROM tree_heads ORDER BY size")]
+    for size in (*sizes, len(hashes)):
+        for line, place, whole in edge.add(hashes[index:size]):
+            ledger.do("INSERT INTO sealed_tiles VALUES (?, ?, ?)", line, place, whole)
+        index = size
+        if signer is not None and size in sizes:
+            note = signer.sign(Checkpoint(signer.name, size, edge.root()).text())
+            ledger.do("UPDATE tree_heads SET checkpoint = ? WHERE size = ?", note, size)
+    for at, whole in enumerate(hashes):
+        ledger.do("UPDATE sealed SET leaf_hash = ? WHERE leaf_index = ?", whole, at)
+
+
+def rechained(ledger, stream, change):
+    """Write a stream anew from a changed header on, each digest over the one before: no row's own bytes tell."""
+    ((ledger_id,),) = ledger.do("SELECT ledger_id FROM ledger")
+    before = bytes(32)
+    rows = ledger.do(
+        "SELECT rowid, originator_version, topic, state FROM stored_events WHERE originator_id = ?"
+        " ORDER BY originator_version",
+        stream,
+    )
+    for at, version, topic, state in rows:
+        start = 40 + int.from_bytes(state[36:40], "big")
+        header, rest = change(state[40:start]), state[start:]
+        assert rest == b"" or b'"stored":' in header
+        parts = [b"plf/1", bytes.fromhex(ledger_id), bytes.fromhex(stream), version.to_bytes(8, "big"), topic.encode()]
+        cut, segments = 0, []
+        for stored in lengths(header):
+            segments.append(rest[cut : cut + stored])
+            cut += stored
+        digest = hashlib.sha256()
+        for part in (*parts, before, header, *segments):
+            digest.update(len(part).to_bytes(4, "big") + part)
+        before = digest.digest()
+        whole = b"PLF1" + before + len(header).to_bytes(4, "big") + header + rest
+        ledger.do("UPDATE stored_events SET state = ? WHERE rowid = ?", whole, at)
+    return rows[0][0]
+
+
+def lengths(header):
+    def contents(value):
+        if isinstance(value, dict):
+            if {"segment", "stored", "digest", "comp"} <= value.keys():
+                return [value]
+            return [one for part in value.values() for one in contents(part)]
+        return [one for part in value for one in contents(part)] if isinstance(value, list) else []
+
+    return [one["stored"] for one in sorted(contents(json.loads(header)), key=lambda one: one["segment"])]
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_another_tenants_name_written_into_a_whole_stream_is_found(ledger, which):
+    order = "rowid" if which == "first" else "rowid DESC"
+    ((stream,),) = ledger.do(
+        f"SELECT originator_id FROM stored_events WHERE topic = 'pause.paused@1' ORDER BY {order} LIMIT 1"
+    )
+    at = rechained(ledger, stream, lambda header: header.replace(b'"tenant_id":"acme"', b'"tenant_id":"evil"'))
+    assert any(at in where(fault) for fault in ledger.faults()), "the leaves are still those that were sealed"
+    reseal(ledger)
+    faults = ledger.faults()
+    assert faults
+    assert {fault.part for fault in faults} == {"head"}
+    # The heads kept in the ledger were signed as well, and bound the place from both sides.
+    leaves = [0, *(Checkpoint.of(head).size for head in ledger.heads)]
+    assert min(fault.leaf for fault in faults) == max(size for size in leaves if size < at)
+
+
+def test_rows_of_another_ledger_are_found(ledger, tmp_path):
+    heads, _ = asyncio.run(lead(f"sqlite:///{tmp_path / 'other.db'}", tmp_path, pauses=4))
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        theirs = other.execute("SELECT originator_id, topic, state FROM stored_events WHERE rowid = 1").fetchone()
+    ledger.do("UPDATE stored_events SET originator_id = ?, topic = ?, state = ? WHERE rowid = 1", *theirs)
+    faults = ledger.faults()
+    assert any(fault.position == 1 and "another ledger" in fault.says for fault in faults)
+    assert any("no trusted key" in fault.says for fault in ledger.faults(heads[-1]))
+
+
+def test_heads_signed_with_another_key_are_found(ledger):
+    thief = Signer(ledger.key.name, bytes(32))
+    reseal(ledger, thief)
+    faults = ledger.faults()
+    assert len([fault for fault in faults if "no trusted key" in fault.says]) == 4
+    assert ledger.faults(thief.sign(Checkpoint.of(ledger.heads[-1]).text()))
+
+
+def test_a_forged_head_is_found(ledger):
+    size = Checkpoint.of(ledger.heads[-1]).size
+    for forged in (
+        ledger.heads[-1].replace("\n\N{EM DASH}", "\nx\N{EM DASH}"),
+        ledger.heads[-1].replace(f"\n{size}\n", f"\n{size - 1}\n"),
+        ledger.key.sign(Checkpoint("pauseledger/another", size, bytes(32)).text()),
+        ledger.key.sign(Checkpoint(ledger.key.name, size, bytes(32)).text()),
+    ):
+        assert {fault.part for fault in ledger.faults(forged)} == {"head"}, forged
+        ledger.do("UPDATE tree_heads SET checkpoint = ? WHERE size = ?", forged, size)
+        assert "head" in {fault.part for fault in ledger.faults()}
+        ledger.do("UPDATE tree_heads SET checkpoint = ? WHERE size = ?", ledger.heads[-1], size)
+    ledger.do("DELETE FROM tree_heads WHERE size = ?", size)
+    assert any("not among those kept" in fault.says for fault in ledger.faults())
+
+
+def test_what_is_altered_behind_the_last_head_is_not_found_and_is_told_as_unsealed(ledger):
+    """The bound that docs/evidence.md states: until the next head goes out, the database's owner can write it anew."""
+    truncate(ledger, Checkpoint.of(ledger.heads[2]).size)
+    ((position, size),) = ledger.do("SELECT position, size FROM sealing")
+    assert ledger.faults(*ledger.heads[:3]) == []
+    checked = Check(ledger.recorder, sealed_rows(ledger.recorder), [ledger.key.verifier]).run()
+    assert (checked.rows, checked.leaves, checked.unsealed, checked.proved) == (position, size, 0, size)
+
+
+def test_the_superuser_of_postgres_is_found_as_well(pg_dsn, tmp_path):
+    KeyFile(tmp_path / "keys").create()
+    heads, key = asyncio.run(lead(pg_dsn, tmp_path, pauses=300 if ALL else 20))
+    chance, recorder, tried = random.Random(SEED), PostgresRecorder(pg_dsn), 0
+
+    check = Check(recorder, sealed_rows(recorder), [key.verifier], [Kept(heads[-1], "outside")])
+
+    def faults():
+        return check.run().faults
+
+    assert faults() == []
+    with psycopg.connect(pg_dsn, autocommit=True) as owner:
+        for table in ("stored_events", "sealed", "sealed_tiles", "tree_heads", "sealing"):
+            owner.execute(f"ALTER TABLE pauseledger.{table} DISABLE TRIGGER ALL")
+        owner.execute("ALTER TABLE pauseledger.stored_events ALTER notification_id SET GENERATED BY DEFAULT")
+        rows = owner.execute("SELECT * FROM pauseledger.stored_events").fetchall()
+        for stream, version, topic, state, at in rows if ALL else chance.sample(rows, 6):
+            changes = [
+                ("originator_id", uuid4(), stream),
+                ("originator_version", version + 1000, version),
+                ("topic", topic + "0", topic),
+                ("state", flipped(state, chance), state),
+                ("notification_id", at + 100_000, at),
+            ]
+            for column, other, was in changes:
+                name = f"UPDATE pauseledger.stored_events SET {column} = %s WHERE notification_id = %s"
+                owner.execute(name, (other, at))
+                assert any(fault.position == at for fault in faults()), (column, at)
+                owner.execute(name, (was, other if column == "notification_id" else at))
+                tried += 1
+    log.info("tried and found on PostgreSQL: %d", tried)
+    recorder.close()
