@@ -401,6 +401,9 @@ def migrate(
     runtime_role: Annotated[
         str | None, typer.Option(help="PostgreSQL: a role that exists, to be given what it needs at run time.")
     ] = None,
+    auditor_role: Annotated[
+        str | None, typer.Option(help="PostgreSQL: a role that exists, to read everything and record what it reads.")
+    ] = None,
 ) -> Outcome:
     """Make or upgrade the store's tables; safe to run twice."""
     from .postgres import PostgresRecorder  # noqa: PLC0415 - no other command needs its name
@@ -409,11 +412,13 @@ def migrate(
     recorder = open_recorder(url, where.settings())
     try:
         if isinstance(recorder, PostgresRecorder):
-            done = recorder.migrate(runtime_role)
-        elif runtime_role is None:
+            done = recorder.migrate(runtime_role, auditor_role)
+        elif runtime_role is None and auditor_role is None:
             done = recorder.migrate()
         else:
-            raise InteractionConfigurationError("only PostgreSQL has roles; leave --runtime-role out")
+            raise InteractionConfigurationError(
+                "only PostgreSQL has roles; leave --runtime-role and --auditor-role out"
+            )
     finally:
         recorder.close()
     shape = {"outcome": "migrated", "store": url.partition(":")[0], "done": done}

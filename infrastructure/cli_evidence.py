@@ -11,9 +11,11 @@ from uuid import UUID
 
 import typer
 
+from ..domain.commands import Actor
 from ..domain.errors import InteractionConfigurationError, RequestMissing
 from ..domain.facts import rfc3339
 from ..domain.ids import Identity
+from ..domain.readings import Reads
 from ..projections import PROJECTIONS
 from ..projections.projection import Projection
 from ..projections.rows import Rows
@@ -29,18 +31,23 @@ from .mapper import FactMapper
 from .merkle import Unproved
 from .notary import Notary
 from .notes import Checkpoint, Verifier, hashes_as_text
+from .readings import record_reading
 from .runner import Log
 from .sealed import SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
 from .settings import LedgerSettings, keys_directory, store_url
 from .views import rows_of
-from .wiring import Ledger, open_ledger, open_recorder, open_views
+from .wiring import Ledger, open_ledger, open_recorder, open_views, product_version
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 evidence = typer.Typer()
+
+Auditor = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Who reads: written down first, as a fact in a stream of its own.")
+]
 
 _NO_HEAD = "no head was signed yet; run `pauseledger seal`"
 
@@ -119,9 +126,11 @@ def head(
         Path | None,
         typer.Option(metavar="FILE", help="Prove as well that the log begins with this older head, kept outside."),
     ] = None,
+    auditor: Auditor = None,
 ) -> Outcome:
     """Print the newest signed head, to be kept where the database's owner cannot change it."""
     with _Opened(where) as opened:
+        opened.recorded(auditor, "head")
         newest = opened.head()
         found = Checkpoint.of(newest.checkpoint)
         path: list[bytes] | None = None
@@ -151,9 +160,11 @@ def prove(
     *,
     version: Annotated[int | None, typer.Option(min=1, help="Of this fact alone, by its version.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write each as DIR/LEAF.tlog-proof.")] = None,
+    auditor: Auditor = None,
 ) -> Outcome:
     """Prove each fact of a pause under the newest head: a C2SP tlog-proof each, offline, for whoever has the key."""
     with _Opened(where) as opened:
+        opened.recorded(auditor, "prove", pause)
         facts = opened.facts(pause, version)
         newest = opened.head().checkpoint
         size = Checkpoint.of(newest).size
@@ -194,11 +205,13 @@ def check(
         ),
     ] = None,
     no_views: Annotated[bool, typer.Option("--no-views", help="Leave the views out, which take longest.")] = False,
+    auditor: Auditor = None,
 ) -> Outcome:
     """Re-read everything and prove it: rows, streams, rounds, tree, heads, views. Exit code 5 on any fault."""
     keys = [Verifier.parse(_file(one)) for one in public_key or ()]
     heads = [Kept(_file(one), f"kept in {one}") for one in head or ()]
     with _Opened(where) as opened, bar("checking") as progress:
+        opened.recorded(auditor, "check")
         ledger_id = opened.recorder.identity().ledger_id
         signer = None if keys else log_signer(ledger_id, keys_directory(where.keys_dir))
         keys += [signer.verifier] if signer else []
@@ -253,6 +266,11 @@ class _Opened:
     def views(self) -> list[tuple[Projection, Rows]]:
         """Give the views, wherever they are kept."""
         return [(one, rows_of(one, self._apart)) for one in (projection() for projection in PROJECTIONS)]
+
+    def recorded(self, auditor: str | None, reads: Reads, about: UUID | None = None) -> None:
+        """Write down who reads, where that is told."""
+        if auditor is not None:
+            record_reading(self.recorder, Actor(auditor), reads, writer=f"pauseledger/{product_version()}", about=about)
 
     def head(self) -> SignedHead:
         newest = self.rows.newest_head()

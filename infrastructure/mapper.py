@@ -18,6 +18,7 @@ from ..domain.envelope import length_prefixed
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew
 from ..domain.facts import FACTS, Fact
 from ..domain.presenting import Presented
+from ..domain.readings import AuditRead
 from ..domain.switches import SwitchFlipped
 from ..domain.turn import TURN_BYTES
 
@@ -36,7 +37,7 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 #: Every fact of this version: those of a pause, and those that stand in streams of their own.
-STORED: tuple[type[Fact], ...] = (*FACTS, Presented, SwitchFlipped, PolicyChanged)
+STORED: tuple[type[Fact], ...] = (*FACTS, Presented, SwitchFlipped, PolicyChanged, AuditRead)
 
 
 class Registry:

@@ -62,6 +62,13 @@ GRANT SELECT, INSERT (size, checkpoint) ON {schema}.tree_heads TO {role};
 GRANT SELECT, UPDATE (size, position) ON {schema}.sealing TO {role};
 """
 
+_READS = """
+GRANT USAGE ON SCHEMA {schema}, {views} TO {role};
+GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {views} TO {role};
+GRANT EXECUTE ON FUNCTION {schema}.bound(), {schema}.newest_position(),
+    {schema}.read_log(bigint, bigint, text[], integer, bigint), {schema}.record_reading(bigint, bytea) TO {role};
+"""
+
 # Whoever may append in an older ledger may do so after it was brought over.
 _WRITERS = """
 SELECT DISTINCT rolname FROM pg_attribute, aclexplode(attacl) JOIN pg_roles ON pg_roles.oid = grantee
@@ -184,6 +191,11 @@ class PostgresRecorder(LedgerRecorder):
             found = self._execute(statement, values, rows=rows)
         return [position for position, _ in found]
 
+    def record_reading(self, row: StoredEvent) -> None:
+        """Append an auditor's reading, by the function that an auditor's role may call."""
+        with _once():
+            self._execute("record reading", (row.originator_version, row.state), rows=[row])
+
     def select_events(
         self,
         originator_id: UUID | str,
@@ -285,11 +297,11 @@ class PostgresRecorder(LedgerRecorder):
             [(epoch,)] = self._execute("draw epoch", (1 + randbelow(EPOCHS - 1), EPOCHS))
         return int(epoch)
 
-    def migrate(self, runtime_role: str | None = None) -> list[str]:
-        """Make the tables where they are missing, and give a role that exists what it needs at run time.
+    def migrate(self, runtime_role: str | None = None, auditor_role: str | None = None) -> list[str]:
+        """Make the tables where they are missing, and give roles that exist what they need.
 
-        The role may read and insert events, read the ledger's settings, renew leases, and write the rows of views;
-        PUBLIC may do nothing.
+        The runtime role may read and insert events, seal them, read the ledger's settings, renew leases, and write the
+        rows of views. An auditor's may read all of it and write nothing but that it has read. PUBLIC may do nothing.
 
         Raises:
             InteractionConfigurationError: the role given does not exist, or the one connected may not make tables.
@@ -306,6 +318,10 @@ class PostgresRecorder(LedgerRecorder):
             if runtime_role is not None:
                 self._grant(connection, runtime_role)
                 done.append(f"granted {runtime_role} to read and to append")
+            if auditor_role is not None:
+                names = {"role": sql.Identifier(auditor_role), "views": sql.Identifier(self.views_schema)}
+                connection.execute(self.database.compose(_READS, **names))
+                done.append(f"granted {auditor_role} to read, and to record what it reads")
             return done
 
     def _direct(self) -> psycopg.Connection[Row]:

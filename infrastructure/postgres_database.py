@@ -169,6 +169,7 @@ _STATEMENTS = {
     "leases": "SELECT pause, fence, until FROM {lease} WHERE pause = ANY(%b::uuid[])",
     "identity": "SELECT ledger_id, identity_key, epoch, schema_revision FROM {ledger}",
     "draw epoch": "UPDATE {ledger} SET epoch = (epoch + %b::integer) %% %b::integer RETURNING epoch",
+    "record reading": "SELECT {schema}.record_reading(%b::bigint, %b::bytea)",
     "broken rules": _BROKEN_RULES,
 }
 

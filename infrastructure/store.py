@@ -132,6 +132,14 @@ class LedgerRecorder(ApplicationRecorder):
     def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
         """Write rows that are sorted by stream and version, at least one, and return their positions in that order."""
 
+    def record_reading(self, row: StoredEvent) -> None:
+        """Append an auditor's reading; where a role may write nothing else, in the way that it may.
+
+        Raises:
+            StreamConflict: somebody else's reading has that version.
+        """
+        self.insert_events([row])
+
     @abstractmethod
     def load(self, streams: Sequence[UUID]) -> Snapshot:
         """Read whole streams, their leases, the epoch and the store's time, in one statement or one snapshot."""

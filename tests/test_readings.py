@@ -1,0 +1,90 @@
+"""An auditor's role reads everything, writes nothing, and what it reads is a fact."""
+
+import asyncio
+from contextlib import closing
+from uuid import UUID
+
+import pauseledger as pl
+import psycopg
+import pytest
+from pauseledger.domain.commands import Actor
+from pauseledger.domain.readings import AuditRead, reading_stream
+from pauseledger.infrastructure.cli import run
+from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.postgres import PostgresRecorder
+from pauseledger.infrastructure.readings import record_reading
+from pauseledger.infrastructure.settings import LedgerSettings
+from pauseledger.infrastructure.stories import ANSWER, asked
+from pauseledger.infrastructure.wiring import open_recorder
+
+READER = Actor("ada", kind="person", assurance="authenticated")
+
+
+async def test_each_reading_is_a_fact_in_one_chained_stream(store_url):
+    with closing(open_recorder(store_url, LedgerSettings())) as recorder:
+        recorder.identity()
+        about = UUID(int=7)
+        first = record_reading(recorder, READER, "check", writer="x/1")
+        second = record_reading(recorder, READER, "prove", writer="x/1", about=about)
+        stream = reading_stream(recorder.identity().ledger_id)
+        rows = recorder.load([stream]).rows
+        assert [(row.topic, row.originator_version) for row in rows] == [("audit.read@1", 1), ("audit.read@1", 2)]
+        assert (stream.version, second.up_to, second.about, first.by.tag) == (8, rows[0].id, about, second.by.tag)
+    if store_url.startswith("sqlite"):
+        async with pl.open_ledger(store_url) as ledger:
+            facts = await ledger.pauses.story([stream])
+            assert [(fact.reads, fact.by.who.clear()) for fact in facts] == [("check", b"ada"), ("prove", b"ada")]
+            assert all(isinstance(fact, AuditRead) for fact in facts)
+
+
+@pytest.fixture
+def auditor(pg, pg_dsn):
+    with psycopg.connect(pg_dsn, autocommit=True) as owner:
+        owner.execute("DO $$ BEGIN CREATE ROLE auditor LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    done = PostgresRecorder(pg_dsn).migrate(auditor_role="auditor")
+    assert done == ["granted auditor to read, and to record what it reads"]
+    return pg.dsn(psycopg.conninfo.conninfo_to_dict(pg_dsn)["dbname"], "auditor")
+
+
+async def test_the_auditors_role_checks_and_proves_and_each_reading_is_on_record(
+    pg_dsn, auditor, tmp_path, monkeypatch
+):
+    KeyFile(tmp_path / "keys").create()
+    async with pl.open_ledger(pg_dsn, pl.LedgerSettings(keys_directory=tmp_path / "keys")) as ledger:
+        one = await asked(ledger)
+        await one.redeem(ANSWER)
+        await ledger.views.catch_up()
+        ledger.notary(make_key=True).seal()
+    monkeypatch.setenv("PAUSELEDGER_STORE", auditor)
+    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
+    for command in (("check",), ("head",), ("prove", str(one.receipt.pause_id))):
+        assert await asyncio.to_thread(run, [*command, "--auditor", "ada", "--json"]) == 0
+    with psycopg.connect(pg_dsn) as owner:
+        topics = owner.execute("SELECT topic FROM pauseledger.stored_events ORDER BY notification_id").fetchall()
+    assert [topic for (topic,) in topics][-3:] == ["audit.read@1"] * 3
+
+
+def test_the_auditors_role_writes_nothing_else(pg_dsn, auditor):
+    forbidden = [
+        "INSERT INTO pauseledger.stored_events (topic) VALUES ('audit.read@1')",
+        "UPDATE pauseledger.stored_events SET topic = ''",
+        "DELETE FROM pauseledger.sealed",
+        "INSERT INTO pauseledger.tree_heads (size, checkpoint) VALUES (1, '')",
+        "UPDATE pauseledger.sealing SET size = 9",
+        "UPDATE pauseledger.ledger SET epoch = 1",
+        "INSERT INTO pauseledger.lease VALUES (gen_random_uuid(), 1, now())",
+        "DELETE FROM pauseledger_views.live",
+        "TRUNCATE pauseledger.stored_events",
+        "CREATE TABLE pauseledger.mine (x int)",
+    ]
+    with psycopg.connect(auditor, autocommit=True) as session:
+        for statement in forbidden:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                session.execute(statement)
+        with pytest.raises(psycopg.Error) as caught:
+            session.execute("SELECT pauseledger.record_reading(2, 'x')")
+        assert caught.value.sqlstate == "PLG01"
+        session.execute("SELECT pauseledger.record_reading(1, 'x')")
+        stream, topic = session.execute("SELECT originator_id, topic FROM pauseledger.stored_events").fetchone()
+        (ledger_id,) = session.execute("SELECT ledger_id FROM pauseledger.ledger").fetchone()
+    assert (stream, topic) == (reading_stream(ledger_id), "audit.read@1")
