@@ -95,6 +95,9 @@ class LedgerEvents:
         """Go through the events of one scope, and wait for more, until whoever iterates ends it.
 
         A store that cannot speak is tried again for good; that is logged.
+
+        Raises:
+            StoreUnavailable: the ledger was closed.
         """
         return self._follow(_whose(scope), after)
 
@@ -113,6 +116,8 @@ class LedgerEvents:
             try:
                 page = await self._run(self._read, whose, at, AT_A_TIME)
             except StoreUnavailable as gone:
+                if self._run.closed:
+                    raise
                 self._journal.note("following_waits", part="events", says=str(gone))
                 wait = min(max(wait, IDLE) * 2, UNAVAILABLE)
             else:

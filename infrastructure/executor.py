@@ -19,6 +19,11 @@ class Executor:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="pauseledger")
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._closed
+
     async def __call__(self, function: Callable[..., T], *args: Any) -> T:
         """Run it in a thread. A caller that is cancelled leaves the thread to its end.
 

@@ -147,6 +147,25 @@ async def test_what_this_version_does_not_know_comes_marked_and_hides_nothing(st
         assert unknown.get_id() in [event.get_id() for event in (await ledger.events.page(OTHER)).events]
 
 
+async def test_data_is_what_was_stored_at_the_revision_that_the_type_names(stage):
+    class Newer(Reissued):
+        REVISION = 2
+        channel: str
+
+    async with stage.ledger() as ledger:
+        await lived(ledger)
+    newer = Registry(
+        [*(fact for fact in FACTS if fact is not Reissued), Newer, SwitchFlipped],
+        {("pause.reissued", 1): lambda header: {**header, "channel": "unknown"}},
+    )
+    async with stage.ledger(registry=newer) as ledger:
+        told = (await ledger.events.page(OTHER)).events
+        [stored] = [row for row in stage.rows() if row.topic == "pause.reissued@1"]
+        [event] = [one for one in told if place(one) == stored.position]
+        assert (event.get_type(), event.get_data()) == ("pauseledger.pause.reissued.v1", stored.header)
+        assert event.get_extension("unreadable") is None
+
+
 async def test_a_damaged_row_comes_marked_without_a_time_and_to_operators_alone(stage):
     async with stage.ledger() as ledger:
         first, second = await asked(ledger, axes=of(SCOPE, "1")), await asked(ledger, axes=of(SCOPE, "2"))
@@ -193,6 +212,15 @@ async def test_a_follower_gets_what_was_and_what_comes_through_an_outage(stage, 
         await asked(ledger, axes=of(SCOPE, "third"))
         await asyncio.wait_for(task, 10)
         assert (seen, outages) == (["before", "second", "third"], [])
+
+
+async def test_a_follower_ends_with_its_ledger(tmp_path):
+    async with Stage("memory:", tmp_path / "keys").ledger() as ledger:
+        await asked(ledger)
+        following = ledger.events.follow(SCOPE)
+        await anext(following)
+    with pytest.raises(StoreUnavailable, match="the ledger is closed"):
+        await asyncio.wait_for(anext(following), 5)
 
 
 async def test_what_is_no_cursor_no_limit_and_no_scope_is_told(tmp_path):
