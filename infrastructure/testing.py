@@ -316,6 +316,18 @@ class TemporaryPostgres:
                     raise
                 time.sleep(0.1)
 
+    def follow(self, primary: "TemporaryPostgres") -> None:
+        """Start as a streaming standby of another server, on a copy of its data; returns once reads are served."""
+        source = f"--dbname=host={primary.host} user=pauseledger application_name=standby"
+        self._run("pg_basebackup", source, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+        with (self._data / "postgresql.auto.conf").open("a") as settings:
+            settings.writelines(f"{name} = '{value}'\n" for name, value in self._settings.items())
+        self.start()
+
+    def promote(self) -> None:
+        """Make a standby the primary of its own."""
+        self._run("pg_ctl", "promote", "--wait")
+
     def restart_as_standby(self) -> None:
         """Start it anew in recovery, as a hot standby: it can be read and not written."""
         self.stop()
