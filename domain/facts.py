@@ -28,11 +28,17 @@ class Stored(BaseModel):
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
+    FIELDS: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        cls.FIELDS = frozenset(cls.model_fields)
+
     def __init__(self, **fields: Any) -> None:
-        unknown = fields.keys() - type(self).model_fields.keys()
-        if unknown:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
-        super().__init__(**fields)
+        if not fields.keys() <= self.FIELDS:
+            unknown = ", ".join(sorted(fields.keys() - self.FIELDS))
+            raise TypeError(f"{type(self).__name__} has no field {unknown}; name one of those in docs/facts.md")
+        self.__pydantic_validator__.validate_python(fields, self_instance=self)
 
     # What is read is validated by pydantic itself, past this constructor: a newer version may have written more.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]

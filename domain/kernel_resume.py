@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Never, Self
 from uuid import UUID
 
+from . import strict_json
 from .axes import Scope, as_stated, require_stated
 from .commands import Actor, Dispatch, PauseReceipt, ResumeCommand, ResumeOutcome
 from .envelope import Envelope
@@ -172,18 +173,34 @@ class ResumedTurn:
         """Give the same turn with the results of dispatched calls folded in, by call id (the call axis).
 
         Raises:
-            InteractionConfigurationError: a call is not one of those left open.
+            InteractionConfigurationError: a call is not one of those left open, or a result cannot be carried as JSON;
+                the call is named.
         """
         still_open = {call.interrupt_id for call in self.dispatch}
-        if set(results) - still_open:
+        strangers = [call_id for call_id in results if call_id not in still_open]
+        if strangers:
             raise InteractionConfigurationError(
-                "results are for calls in `dispatch` alone; every other call has its own"
+                f"results are for calls in `dispatch` alone; leave out {', '.join(map(repr, strangers))}"
             )
+        for call_id, result in results.items():
+            _require_carried(call_id, result)
         return _made(self.outcome, self._claim, prompt=self.prompt, results={**self._results, **results})
 
     async def renew(self) -> bool:
         """Hold the claim for another lease; False where a newer claim has taken over. For hosts with long steps."""
         return await self._claim.renew()
+
+
+def _require_carried(call_id: str, result: Result) -> None:
+    """A history that cannot be written as JSON could neither be sent nor be paused again."""
+    try:
+        strict_json.write(result, limit=strict_json.LARGEST)
+    except strict_json.Unfit as unfit:
+        name, says = unfit.name, unfit.says
+    else:
+        return
+    # Raised out here, so that no traceback drags along an error that holds the result.
+    raise InteractionConfigurationError(f"the result of call {call_id!r} cannot be carried: {name}: {says}")
 
 
 def _made(outcome: ResumeOutcome, claim: _Claim, *, prompt: str, results: Mapping[str, Result]) -> ResumedTurn:

@@ -289,6 +289,20 @@ async def test_a_dispatch_folded_in_needs_nothing_of_the_delegate(ledger):
     assert done.settled
 
 
+@pytest.mark.parametrize(
+    ("result", "name"),
+    [("half a \ud83d pair", "lone_surrogate"), ([{"n": float("nan")}], "nan"), ([object()], "not_json")],
+)
+async def test_a_result_that_cannot_be_carried_is_named_by_its_call(ledger, result, name):
+    request = {"tool": "deploy", "arguments": {"to": "staging"}}
+    turn = await paused_and_redeemed(ledger, APPROVAL, request, {"decision": "approve"})
+    with pytest.raises(InteractionConfigurationError, match=f"'call_1' cannot be carried: {name}"):
+        turn.with_results({"call_1": result})
+    with pytest.raises(InteractionConfigurationError, match="leave out 'call_9'"):
+        turn.with_results({"call_1": "deployed", "call_9": "what?"})
+    assert turn.with_results({"call_1": "deployed"}).dispatch == ()
+
+
 async def test_an_iterator_without_aclose_is_good_enough(ledger):
     turn = await paused_and_redeemed(ledger)
 

@@ -379,3 +379,24 @@ def test_the_digests_of_the_built_in_schemas_never_change():
         "8f26d66c3e220780e07a80a7e4efdc7e89f127cc6ad049de72310de72c70fa88",
     ]
     assert digests[0] == hashlib.sha256(canonical(answers.ASK_USER_REQUEST, limit=10_000)).hexdigest()
+
+
+async def _later(response):
+    return str(response)
+
+
+class _Later:
+    async def __call__(self, response):
+        return str(response)
+
+
+@pytest.mark.parametrize("rule", ["as_text", "cross_check", "decision", "effective", "prepare_request"])
+@pytest.mark.parametrize("function", [_later, _Later(), "str", 7])
+def test_a_rule_that_cannot_be_called_at_once_is_a_configuration_error(rule, function):
+    with pytest.raises(InteractionConfigurationError, match=f"{rule} of 'pick'"):
+        made(**{rule: function})
+
+
+def test_an_interaction_without_words_for_its_answers_is_a_configuration_error():
+    with pytest.raises(InteractionConfigurationError, match="as_text of 'pick' is no function"):
+        made(as_text=None)

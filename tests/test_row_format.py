@@ -517,6 +517,16 @@ def hollow(fact: Fact, name: str) -> bool:
 
 
 @EVERY
+def test_what_is_written_has_the_listed_fields_alone_and_what_is_read_may_have_more(kind: type[Fact]) -> None:
+    fields = {name: getattr(fact_of(kind), name) for name in kind.model_fields}
+    with pytest.raises(TypeError, match="no field noet"):
+        kind(**fields, noet="a misspelt note")
+    header = {**json.loads(cut(row_of(fact_of(kind)).state)[1]), "newer": {"than": "this"}}
+    read = kind.model_validate({**header, "originator_id": PAUSE, "originator_version": 7})
+    assert not hasattr(read, "newer")
+
+
+@EVERY
 def test_only_the_header_is_needed_to_follow_and_contents_left_behind_say_so(kind: type[Fact]) -> None:
     _, header, _ = cut(row_of(fact_of(kind)).state)
     read = kind.model_validate({**json.loads(header), "originator_id": PAUSE, "originator_version": 7})
