@@ -31,6 +31,7 @@ from ..domain.facts import Agent
 from ..domain.pause import Pause, replay
 from ..domain.sentences import tell_all
 from ..domain.settlement import End
+from .cli_authority import Answering, authority
 from .cli_events import events
 from .cli_evidence import evidence
 from .cli_inputs import Inputs, Named, Place, TokenArgument, Where, grouped, the_open_call
@@ -74,11 +75,11 @@ app = typer.Typer(
 app.add_typer(keys, name="keys")
 app.add_typer(views)
 app.add_typer(levers)
+app.add_typer(authority)
 app.add_typer(events)
 app.add_typer(evidence)
 
 Response = Annotated[str | None, typer.Option(metavar="FILE", help="The answer as JSON; - is standard input.")]
-By = Annotated[str | None, typer.Option(metavar="NAME", help="Whose answer it is.")]
 Call = Annotated[str | None, typer.Option(help="Axis call: the call id, or @n for one without.")]
 Seconds = Annotated[int, typer.Option(metavar="SECONDS")]
 
@@ -179,6 +180,7 @@ def pause(
     group: Annotated[list[str] | None, typer.Option(help="Whom it is for. May be repeated.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="WORD=WORD", help="May be repeated.")] = None,
     agent: Annotated[str | None, typer.Option(help="Which agent asks.")] = None,
+    asked_by: Annotated[str | None, typer.Option(metavar="NAME", help="Who asks; a policy may need it.")] = None,
 ) -> Outcome:
     """Stop a turn at a call, and print the token for whoever answers. Repeated while it is open, it is found again."""
     inputs = Inputs()
@@ -197,6 +199,7 @@ def pause(
             closes_in=closes_in,
             on_lapse=lapse,
             routing=Routing(queue=queue, priority=priority, groups=group or (), assignees=assignee or ()),
+            asked_by=None if asked_by is None else Actor(asked_by),
             agent=None if agent is None else Agent(name=agent),
             labels=_labels(label or ()),
             supersedes=supersedes,
@@ -215,15 +218,16 @@ def pause(
 def answer(
     where: Where,
     place: Place,
+    answering: Answering,
     *,
     response: Annotated[str, typer.Option(metavar="FILE", help="The answer as JSON; - is standard input.")],
     token: TokenArgument = None,
     call: Call = None,
-    by: By = None,
 ) -> Outcome:
     """Keep an answer, and consume nothing: `redeem --stored` or `recover` goes on later, also after the window."""
     inputs = Inputs()
     said, axes, text = inputs.value("response", response), place.axes(call), inputs.token(token)
+    by = answering.actor
 
     async def work(ledger: Ledger) -> Outcome:
         recognition = recognise(ledger.capability, text)
@@ -236,7 +240,8 @@ def answer(
             session_id=axes.session_id,
             run_id=axes.run_id,
             call_id=axes.call_id,
-            answered_by=_actor(by),
+            answered_by=by,
+            cites=answering.cites,
         )
         return receipt("answered", await ledger.capability.answer(command))
 
@@ -248,12 +253,12 @@ def answer(
 def redeem(
     where: Where,
     place: Place,
+    answering: Answering,
     *,
     token: TokenArgument = None,
     response: Response = None,
     stored: Annotated[bool, typer.Option("--stored", help="Redeem the answer given earlier by `answer`.")] = False,
     call: Call = None,
-    by: By = None,
 ) -> Outcome:
     """Redeem a token exactly once, and print the turn with the answer in its history.
 
@@ -264,10 +269,10 @@ def redeem(
         raise typer.BadParameter("give either --response FILE or --stored")
     inputs = Inputs()
     said: Any = STORED if response is None else inputs.value("response", response)
-    axes, text = place.axes(call), inputs.token(token)
+    axes, text, by = place.axes(call), inputs.token(token), answering.actor
 
     async def work(ledger: Ledger) -> Outcome:
-        return resumed("resumed", await ledger.redeem(text, said, axes=axes, by=_actor(by)))
+        return resumed("resumed", await ledger.redeem(text, said, axes=axes, by=by, cites=answering.cites))
 
     return _in_ledger(where, work)
 
@@ -457,10 +462,6 @@ def demo(
 def _acting(ledger: Ledger, named: Named) -> Any:
     """Find who acts: the host, which states the axes, or an operator."""
     return ledger.capability if named.by is None else ledger.operator(named.by)
-
-
-def _actor(name: str | None) -> Actor | None:
-    return None if name is None else Actor(name)
 
 
 def _labels(given: Sequence[str]) -> dict[str, str]:

@@ -254,6 +254,17 @@ class Inputs:
             raise typer.BadParameter(f"a bare list needs --format: {', '.join(known().names())}")
         return Turn(wire_format, raw)
 
+    def raw(self, what: str, path: str, limit: int) -> bytes:
+        """Read a file as it is.
+
+        Raises:
+            BadParameter: it cannot be read, or has more bytes than `limit`.
+        """
+        found = self._bytes(what, path, limit)
+        if len(found) > limit:
+            raise typer.BadParameter(f"the {what} has more than {limit} bytes")
+        return found
+
     def _bytes(self, what: str, path: str, limit: int) -> bytes:
         if path == STDIN:
             return self._stdin(f"the {what}", limit)

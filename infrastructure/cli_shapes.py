@@ -140,7 +140,11 @@ def reissued(receipt: PauseReceipt) -> Outcome:
 def receipt(word: str, done: Receipt) -> Outcome:
     """Tell what a pause is after a command."""
     shape = {"outcome": word, "pause_id": str(done.pause_id), "state": done.state, "position": done.position}
-    return Outcome(shape, [f"{word}: pause {done.pause_id} is {done.state}"])
+    more = f"; at least {done.missing} more have to give the same answer" if done.missing else ""
+    return Outcome(
+        {**shape, "missing": done.missing} if done.missing else shape,
+        [f"{word}: pause {done.pause_id} is {done.state}{more}"],
+    )
 
 
 def resumed(word: str, turn: ResumedTurn) -> Outcome:

@@ -124,7 +124,7 @@ def open_pauses(
             found, counts = await listed(scope, chosen, limit=limit, page=page), await view.count(scope, chosen)
         aside, first = await _set_aside(view, scope)
         rows, cells = [_shape(row) for row in found.rows], [_inbox_cells(row) for row in found.rows]
-        head: tuple[str, ...] = ("pause", "asks", "call", "for", "since", "until", "round")
+        head: tuple[str, ...] = ("pause", "asks", "call", "for", "since", "until", "round", "agree")
         if content:
             asked = [await ledger.views.question(row) for row in found.rows]
             rows = [row | {"request": said} for row, said in zip(rows, asked, strict=True)]
@@ -155,6 +155,7 @@ def _inbox_cells(row: OpenPause) -> tuple[str, ...]:
         _when(row.since),
         _when(row.closes_at),
         f"{row.round_answered}/{row.round_calls}",
+        f"{row.answers_agreeing}/{row.answers_needed}",
     )
 
 

@@ -21,6 +21,7 @@ _SALT = 16
 _MOST = (4 << 20) + _SALT
 _PAUSED, _CONSUMED, _REFUSED, _ANSWERED = "pause.paused@1", "pause.consumed@1", "pause.refused@1", "pause.answered@1"
 _RECOVERED, _CONTINUED, _WITHDRAWN = "pause.recovered@1", "pause.continued@1", "pause.withdrawn@1"
+_PRESENTED = "pause.presented@1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +212,35 @@ def content(row: RawRow, name: str) -> bytes:
 
 
 def _of_kinds(rows: Sequence[RawRow]) -> Iterator[Fault]:
-    """A stream with facts of a pause begins with its `Paused`, or holds refusals alone; some facts come once."""
-    count = Counter(row.topic for row in rows)
+    """A stream with facts of a pause begins with its `Paused`, or is of refusals or presentations; some facts come once.
+
+    Where a policy wants several people to agree, `Answered` comes once by each, and once with enough of them.
+    """
+    count = Counter(row.topic for row in rows if row.topic != _ANSWERED or _completes(row))
     stream = rows[0].stream
+    people = Counter(_who(row) for row in rows if row.topic == _ANSWERED and _quorum(row) > 1)
+    if any(often > 1 for often in people.values()):
+        yield Fault(stream, 0, "one person's answers count twice")
     for topic in (_PAUSED, _ANSWERED, _CONSUMED, _CONTINUED):
         if count[topic] > 1:
             yield Fault(stream, 0, f"it holds {count[topic]} times {topic}")
-    of_a_pause = any(topic.startswith("pause.") for topic in count)
-    if of_a_pause and rows[0].topic != _PAUSED and set(count) != {_REFUSED}:
+    topics = {row.topic for row in rows}
+    of_a_pause = any(topic.startswith("pause.") for topic in topics)
+    if of_a_pause and rows[0].topic != _PAUSED and topics not in ({_REFUSED}, {_PRESENTED}):
         yield Fault(stream, 0, "it does not begin with its pause")
+
+
+def _quorum(row: RawRow) -> int:
+    policy = row.header.get("policy")
+    return int(policy["quorum"]) if policy else 1
+
+
+def _completes(row: RawRow) -> bool:
+    return bool(row.header.get("number", 1) >= _quorum(row))
+
+
+def _who(row: RawRow) -> str:
+    return str((row.header.get("by") or {}).get("tag"))
 
 
 def _of_names(stream: UUID, rows: Sequence[RawRow]) -> Iterator[Fault]:
@@ -264,10 +285,17 @@ def _of_consumed(ends: dict[UUID, RawRow], pauses: dict[UUID, list[RawRow]]) -> 
             yield Fault(member, row.version, "it names its siblings as they do not stand")
         stream = pauses[member]
         withdrawn = any(before.topic == _WITHDRAWN for before in stream)
-        answers = {before.version: before for before in stream if before.topic == _ANSWERED and not withdrawn}
-        if list(answers) != said["answers"]:
+        given = {before.version: before for before in stream if before.topic == _ANSWERED and not withdrawn}
+        made = [answer for answer in given.values() if _completes(answer)]
+        numbers = [given[version].header["number"] for version in said["answers"] if version in given]
+        wanted = list(range(1, made[0].header["number"] + 1)) if made else []
+        if (
+            numbers != wanted
+            or len(said["answers"]) != len(numbers)
+            or (made and made[0].version not in said["answers"])
+        ):
             yield Fault(member, row.version, "it names another answer than its stream holds")
-        digests = {answer.header["response"]["digest"] for answer in answers.values()}
+        digests = {answer.header["response"]["digest"] for answer in made}
         if digests and said["response_digest"] not in digests:
             yield Fault(member, row.version, "it was consumed with another answer than its stream holds")
 

@@ -23,7 +23,7 @@ from scene import CALLS, LABELS, answer, axes_of, pause_commands
 
 def told(error):
     """Say what a caller can see of an error."""
-    names = ("reason", "recorded", "own", "state", "by", "outcome", "open", "continued_by_other", "pause_id")
+    names = ("reason", "recorded", "own", "state", "by", "outcome", "open", "continued_by_other", "pause_id", "missing")
     seen = {name: getattr(error, name) for name in names if hasattr(error, name)}
     at = getattr(error, "at", None)
     return {"error": type(error).__name__, "says": str(error), "at": at and at.isoformat(), **seen}
@@ -92,6 +92,10 @@ class Worker:
             "pauses": [str(receipt.pause_id) for receipt in receipts],
             "existing": receipts[0].existing,
         }
+
+    async def govern(self, interaction, **policy):
+        done = await self.ledger.capability.govern(interaction, pl.Policy(**policy), by=self.by)
+        return {"existing": done.existing}
 
     async def where(self, token):
         """Say which pause a token is of."""
