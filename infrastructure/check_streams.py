@@ -20,7 +20,7 @@ _SALT = 16
 _MOST = (4 << 20) + _SALT
 _NOTHING = bytes(32)
 _NAMED = {"segment", "stored", "digest", "comp"}
-_ONCE = ("pause.paused", "pause.consumed", "pause.continued")
+_ONCE = ("pause.paused", "pause.answered", "pause.consumed", "pause.continued")
 
 Part = Literal["row", "stream", "round", "tree", "head", "view"]
 
@@ -72,8 +72,7 @@ class Stream:
     fences: list[int] = field(default_factory=list)
     pauses: set[Any] = field(default_factory=set)
     round: dict[str, Any] | None = None
-    policy: bool = False
-    answers: dict[int, str] = field(default_factory=dict)
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
     consumed: tuple[int, dict[str, Any]] | None = None
     sound: bool = True
 
@@ -175,14 +174,15 @@ def _of_header(ledger: UUID, row: Notification, header: dict[str, Any], stream: 
         yield "its time is before that of the row before it in its stream"
     stream.at = at
     stream.first = stream.first or name
-    stream.names[name] = stream.names.get(name, 0) + 1
+    once = name if name != "pause.answered" or _completes(header) else "one of several pause.answered"
+    stream.names[once] = stream.names.get(once, 0) + 1
     if name.startswith("pause."):
         stream.pauses.add(header.get("pause"))
     match name:
         case "pause.paused":
-            stream.round, stream.policy = header.get("round"), bool(header.get("policy"))
+            stream.round = header.get("round")
         case "pause.answered":
-            stream.answers[row.originator_version] = str(header.get("response", {}).get("digest"))
+            stream.answers[row.originator_version] = header
         case "pause.withdrawn":
             stream.answers.clear()
         case "pause.consumed":
@@ -197,13 +197,16 @@ def judge(stream: Stream) -> Iterator[Fault]:
 
 
 def _of_stream(stream: Stream) -> Iterator[str]:
-    # Several people may answer where a policy asks for them, and nowhere else.
-    for name in _ONCE if stream.policy else (*_ONCE, "pause.answered"):
+    for name in _ONCE:
         if stream.names.get(name, 0) > 1:
             yield f"it holds {stream.names[name]} times {name}"
     if not stream.pauses:
         return
-    if stream.first != "pause.paused" and stream.names.keys() != {"pause.refused"}:
+    people = [_who(answer) for answer in stream.answers.values() if _quorum(answer) > 1]
+    if len(set(people)) < len(people):
+        yield "one person's answers count twice"
+    alone = stream.names.keys() in ({"pause.refused"}, {"pause.presented"})
+    if stream.first != "pause.paused" and not alone:
         yield "it does not begin with its pause"
     if len(stream.pauses) > 1 or (stream.first == "pause.paused" and stream.pauses != {str(stream.id)}):
         yield "it holds facts of another pause"
@@ -255,12 +258,29 @@ def _of_round(lead: UUID, held: dict[UUID, Stream]) -> Iterator[Fault]:
 def _of_consumed(stream: Stream, end: dict[str, Any], stand: dict[str, int]) -> Iterator[str]:
     if {one["pause"]: one["version"] for one in end["siblings"]} != stand:
         yield "it names its siblings as they do not stand"
-    # Of several people those count who agree.
-    named, given = list(end["answers"]), list(stream.answers)
-    if (not set(named) <= set(given)) if stream.policy else named != given:
+    made = next((version for version, answer in stream.answers.items() if _completes(answer)), None)
+    numbers = [stream.answers[version]["number"] for version in end["answers"] if version in stream.answers]
+    wanted = [] if made is None else list(range(1, stream.answers[made]["number"] + 1))
+    strangers = len(numbers) != len(end["answers"]) or (made is not None and made not in end["answers"])
+    if numbers != wanted or strangers:
         yield "it names another answer than its stream holds"
-    elif stream.answers and end["response_digest"] not in stream.answers.values():
+    elif made is not None and end["response_digest"] != stream.answers[made]["response"]["digest"]:
         yield "it was consumed with another answer than its stream holds"
+
+
+def _quorum(answer: dict[str, Any]) -> int:
+    """Tell how many people have to agree, by the policy that an answer names."""
+    policy = answer.get("policy")
+    return int(policy["quorum"]) if isinstance(policy, dict) else 1
+
+
+def _completes(answer: dict[str, Any]) -> bool:
+    return int(answer.get("number", 1)) >= _quorum(answer)
+
+
+def _who(answer: dict[str, Any]) -> str:
+    by = answer.get("by")
+    return str(by["tag"]) if isinstance(by, dict) else ""
 
 
 def whole_streams(ledger: UUID, rows: Sequence[Notification]) -> dict[UUID, Stream]:

@@ -212,7 +212,7 @@ def content(row: RawRow, name: str) -> bytes:
 
 
 def _of_kinds(rows: Sequence[RawRow]) -> Iterator[Fault]:
-    """A stream with facts of a pause begins with its `Paused`, or is of refusals or presentations; some facts come once.
+    """A stream with facts of a pause begins with its `Paused`, or is of refusals or presentations; some come once.
 
     Where a policy wants several people to agree, `Answered` comes once by each, and once with enough of them.
     """
@@ -289,11 +289,8 @@ def _of_consumed(ends: dict[UUID, RawRow], pauses: dict[UUID, list[RawRow]]) -> 
         made = [answer for answer in given.values() if _completes(answer)]
         numbers = [given[version].header["number"] for version in said["answers"] if version in given]
         wanted = list(range(1, made[0].header["number"] + 1)) if made else []
-        if (
-            numbers != wanted
-            or len(said["answers"]) != len(numbers)
-            or (made and made[0].version not in said["answers"])
-        ):
+        strangers = len(said["answers"]) != len(numbers) or (made and made[0].version not in said["answers"])
+        if numbers != wanted or strangers:
             yield Fault(member, row.version, "it names another answer than its stream holds")
         digests = {answer.header["response"]["digest"] for answer in made}
         if digests and said["response_digest"] not in digests:

@@ -67,6 +67,8 @@ def test_two_of_finance_approve_what_they_have_seen(pl):
     assert (row["answers_agreeing"], row["answers_needed"]) == (1, 2)
     code, won = pl("redeem", *common, "--by", "tom", "--in-group", "finance", "--cite", seen["tom"])
     assert (code, won["dispatch"][0]["arguments"]) == (0, {"amount": 7})
+    code, checked = pl("check")
+    assert (code, checked["faults"]) == (0, [])
     story = pl("show", asked["pause_id"], json_=False)[1]
     assert "under policy payments revision 1" in story
     assert "the 2nd of 2 who have to agree" in story
