@@ -72,6 +72,8 @@ def speed(given, peers):
                     if at_once == max(given.at_once):
                         figures += [one | {"disk": disk} for one in stage.statements()]
                         raced += [one | {"disk": disk} for one in stage.races(min(RACES, given.rounds))]
+    if not figures:
+        sys.exit("nothing could be measured; the lines above say why")
     return {
         "figures": figures,
         "raced": raced,

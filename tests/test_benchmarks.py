@@ -1,6 +1,7 @@
 """The benchmark's one command runs everywhere the tests do, and its peers do the job it measures."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 RUN = Path(__file__).resolve().parent.parent / "benchmarks" / "run.py"
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, str(RUN), *arguments], capture_output=True, text=True, check=False)
+def run(*arguments, env=None):
+    return subprocess.run([sys.executable, str(RUN), *arguments], capture_output=True, text=True, check=False, env=env)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads processor time and the disk from /proc")
@@ -42,3 +43,11 @@ def test_a_name_that_nobody_has_is_told_with_those_there_are():
     assert done.returncode == 1
     assert "nobody is called nobody" in done.stderr
     assert "pauseledger_pg" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads processor time and the disk from /proc")
+def test_without_a_compiler_the_slow_disk_is_left_out_and_said_to_be(tmp_path):
+    done = run("--disks", "slow", "--only", "hand_sqlite", env={**os.environ, "PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "it needs a C compiler, and there is no `cc`" in done.stderr
+    assert "nothing could be measured" in done.stderr
