@@ -353,7 +353,12 @@ def lag(where: Where) -> Outcome:
             for one in found
         ]
         head = ("view", "position", "newest", "behind", "for", "set aside")
-        return Outcome({"outcome": "lag", "rows": [_shape(one) for one in found]}, table(head, cells))
+        lines = table(head, cells)
+        if any(one.learnt for one in found):
+            lines.append(
+                "this version can read facts that an earlier one set aside: `pauseledger follow` or `rebuild all`"
+            )
+        return Outcome({"outcome": "lag", "rows": [_shape(one) for one in found]}, lines)
 
     return _in_ledger(where, work)
 
@@ -364,11 +369,9 @@ def rebuild(where: Where, view: Annotated[str, typer.Argument(metavar="VIEW", he
     """Build a view anew beside the live one, and put it in its place; writers write on, and the old one answers."""
 
     async def work(ledger: Ledger) -> Outcome:
-        named = ledger.views.runner.views if view == "all" else (view,)
-        positions = {}
-        for name in named:
-            with bar(f"rebuilding {name}") as progress:
-                positions[name] = await ledger.views.rebuild(name, progress)
+        named = () if view == "all" else (view,)
+        with bar(f"rebuilding {view}") as progress:
+            positions = await ledger.views.rebuild(*named, progress=progress)
         lines = [f"rebuilt {name} up to position {position}" for name, position in positions.items()]
         return Outcome({"outcome": "rebuilt", "positions": positions}, lines)
 

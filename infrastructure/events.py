@@ -16,7 +16,7 @@ from ..projections.rows import spelled
 from ..projections.seen import Seen, Why
 from .executor import Executor
 from .following import BUSY, IDLE, UNAVAILABLE
-from .runner import Log, json_object
+from .headers import Log, json_object
 
 if TYPE_CHECKING:
     from cloudevents.core.v1.event import CloudEvent

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -16,12 +17,20 @@ from .sweepers import Sweepers
 #: How long to wait for the next look at the log (seconds): while facts come, at most when none do, and at most while
 #: the store cannot speak.
 BUSY, IDLE, UNAVAILABLE = 0.02, 0.2, 2.0
+#: How often to look for views that an earlier version could not fold whole (seconds); twice as seldom after each time
+#: that some were rebuilt, lest an earlier one that still runs beside this one keep it at it.
+LEARN, SELDOM = 60.0, 3600.0
+
+
+class _Ended(Exception):
+    """Following has ended while a view was rebuilt. Nobody waits for the thread that raises it."""
 
 
 class Following:
     """`async with ledger.follow():` follows beside what the host does; `await ledger.follow().run()` does nothing else.
 
-    A store that cannot speak is tried again for good; that is logged. Ending it, in either way, leaves every view
+    Views that set facts aside which an earlier version did not know are rebuilt once this one does; that is logged.
+    A store that cannot speak is tried again for good; that is logged too. Ending it, in either way, leaves every view
     whole: whoever follows next goes on from there.
     """
 
@@ -61,6 +70,7 @@ class Following:
         """Follow, sweep and seal until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
+            tasks.create_task(self._learn())
             if self._sweepers is not None:
                 tasks.create_task(self._sweep(self._sweepers))
             if self._notary is not None:
@@ -80,6 +90,33 @@ class Following:
         if self._progress is not None:
             self._progress(*await self._run(self._runner.progress))
         return moved
+
+    async def _learn(self) -> None:
+        wait = LEARN
+        while True:
+            rebuilt = await self._tried(self._rebuild_outgrown, "views")
+            wait = min(wait * 2, SELDOM) if rebuilt else LEARN
+            await asyncio.sleep(wait)
+
+    async def _rebuild_outgrown(self) -> int:
+        views = await self._run(self._runner.outgrown)
+        if views:
+            self._journal.note("views_outgrown", views=views)
+            await self._rebuild(views)
+        return len(views)
+
+    async def _rebuild(self, views: Sequence[str]) -> None:
+        ended = threading.Event()
+
+        def go_on(*_: int) -> None:
+            if ended.is_set():
+                raise _Ended
+
+        try:
+            await self._run(self._runner.rebuild, views, go_on)
+        finally:
+            # The thread would else go on to the end of the log, and whoever closes the ledger wait for it.
+            ended.set()
 
     async def _sweep(self, sweepers: Sweepers) -> None:
         while True:

@@ -12,6 +12,8 @@ from eventsourcing.popo import POPOApplicationRecorder
 from .store import (
     EPOCHS,
     SCHEMA_REVISION,
+    SETTLED,
+    Front,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
@@ -71,9 +73,12 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
             for version, at in index.items()
         ]
 
-    def headers(self, gt: int, limit: int) -> Sequence[Notification]:
+    def headers(self, gt: int, limit: int) -> Sequence[Front]:
         """Read the log; nothing is saved by leaving a part out here."""
-        return self.select_notifications(gt, limit, inclusive_of_start=False)
+        return [
+            (str(row.originator_id), row.originator_version, row.topic, row.state, row.id)
+            for row in self.select_notifications(gt, limit, inclusive_of_start=False)
+        ]
 
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
         """Read the leases of these pauses."""
@@ -83,10 +88,22 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
     def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
         """Move a lease's end, unless a higher fence holds it."""
         with self._database_lock:
-            if pause in self._leases and self._leases[pause].fence > fence:
+            if self._settled(pause) or (pause in self._leases and self._leases[pause].fence > fence):
                 return False
             self._leases[pause] = Lease(fence, datetime.now(UTC) + timedelta(seconds=seconds))
             return True
+
+    def forget_leases(self) -> int:
+        """Remove ended leases of settled turns."""
+        with self._database_lock:
+            now = datetime.now(UTC)
+            over = [pause for pause, lease in self._leases.items() if lease.until < now and self._settled(pause)]
+            for pause in over:
+                del self._leases[pause]
+            return len(over)
+
+    def _settled(self, pause: UUID) -> bool:
+        return any(row.topic.partition("@")[0] in SETTLED for row in self._stream(pause))
 
     def identity(self) -> LedgerIdentity:
         """Read who this ledger is: another one in every process and every instance."""

@@ -37,6 +37,7 @@ from .store import (
     EPOCHS,
     HEADER_BYTES,
     SCHEMA_REVISION,
+    Front,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
@@ -54,7 +55,7 @@ _GRANTS = """
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT, INSERT (originator_id, originator_version, topic, state) ON {events} TO {role};
 GRANT SELECT ON {ledger}, {schema}.floor_holders TO {role};
-GRANT SELECT, INSERT, UPDATE ON {lease} TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {lease} TO {role};
 GRANT EXECUTE ON FUNCTION {schema}.bound(), {schema}.newest_position(),
     {schema}.read_log(bigint, bigint, text[], integer, bigint) TO {role};
 GRANT SELECT, INSERT ON {schema}.sealed, {schema}.sealed_tiles TO {role};
@@ -155,6 +156,8 @@ class PostgresRecorder(LedgerRecorder):
         InteractionConfigurationError: the connection string cannot be read.
     """
 
+    apart = True
+
     def __init__(
         self,
         dsn: str,
@@ -246,9 +249,9 @@ class PostgresRecorder(LedgerRecorder):
         """Read whole streams and what goes with them, in one statement."""
         return loaded(self._repeat(*loading(streams)))
 
-    def headers(self, gt: int, limit: int) -> Sequence[Notification]:
+    def headers(self, gt: int, limit: int) -> Sequence[Front]:
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""
-        return self.fronts(gt, limit, HEADER_BYTES)
+        return self._repeat("headers", (gt + 1, _LAST, None, HEADER_BYTES, limit))
 
     def fronts(self, gt: int, limit: int, most_bytes: int) -> Sequence[Notification]:
         """Read the log after position `gt`, of each state `most_bytes` at most."""
@@ -268,6 +271,10 @@ class PostgresRecorder(LedgerRecorder):
     def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
         """Move a lease's end, unless a higher fence holds it. Repeating it does no harm."""
         return bool(self._repeat("renew", (pause, fence, float(seconds)), outcome="unknown"))
+
+    def forget_leases(self) -> int:
+        """Remove ended leases of settled turns."""
+        return len(self._repeat("forget leases"))
 
     def identity(self) -> LedgerIdentity:
         """Read who this ledger is, and hold its tables against the rules that a log without gaps stands on.

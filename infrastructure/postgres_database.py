@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from ..domain.errors import InteractionConfigurationError, StoreUnavailable
-from .store import Lease, Snapshot, StreamConflict, named, understood
+from .store import SETTLED, Lease, Snapshot, StreamConflict, named, understood
 
 # What the driver and its pool warn of is told by our errors; a host that gives their loggers a handler hears both.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -149,23 +149,33 @@ WHERE NOT EXISTS (
         AND pronamespace = held.relnamespace AND tgtype = guard.kind AND tgenabled = 'A' AND tgqual IS NULL)
 """
 
-_RENEW = """
-INSERT INTO {lease} AS held (pause, fence, until)
-VALUES (%b, %b, clock_timestamp() + %b::double precision * interval '1 second')
-ON CONFLICT (pause) DO UPDATE SET fence = excluded.fence, until = excluded.until WHERE excluded.fence >= held.fence
+_SETTLED = (
+    "EXISTS (SELECT FROM {events} WHERE originator_id = held.pause AND split_part(topic, '@', 1) IN ("
+    + ", ".join(f"'{name}'" for name in SETTLED)
+    + "))"
+)
+_RENEW = f"""
+INSERT INTO {{lease}} AS was (pause, fence, until)
+SELECT pause, fence, clock_timestamp() + seconds * interval '1 second'
+FROM (VALUES (%b::uuid, %b::integer, %b::double precision)) AS held (pause, fence, seconds) WHERE NOT {_SETTLED}
+ON CONFLICT (pause) DO UPDATE SET fence = excluded.fence, until = excluded.until WHERE excluded.fence >= was.fence
 RETURNING fence
-"""
+"""  # noqa: S608 - constants
+_FORGET_LEASES = f"DELETE FROM {{lease}} AS held WHERE until < clock_timestamp() AND {_SETTLED} RETURNING 1"  # noqa: S608 - constants
 
+_LOG = "SELECT {} FROM {{schema}}.read_log(%b::bigint, %b::bigint, %b::text[], %b::integer, %b::bigint)"
 _STATEMENTS = {
     **{f"insert {rows}": _insert(rows) for rows in range(1, LISTED + 1)},
     "insert many": _INSERT_MANY,
     "stream": _STREAM,
     "stream backward": _STREAM.replace("ORDER BY originator_version", "ORDER BY originator_version DESC"),
-    "log": "SELECT * FROM {schema}.read_log(%b::bigint, %b::bigint, %b::text[], %b::integer, %b::bigint)",
+    "log": _LOG.format("*"),
+    "headers": _LOG.format("originator_id::text, originator_version, topic, state, notification_id"),
     "newest position": "SELECT {schema}.newest_position()",
     "load": _LOAD,
     "load one": _LOAD_ONE,
     "renew": _RENEW,
+    "forget leases": _FORGET_LEASES,
     "leases": "SELECT pause, fence, until FROM {lease} WHERE pause = ANY(%b::uuid[])",
     "identity": "SELECT ledger_id, identity_key, epoch, schema_revision FROM {ledger}",
     "draw epoch": "UPDATE {ledger} SET epoch = (epoch + %b::integer) %% %b::integer RETURNING epoch",

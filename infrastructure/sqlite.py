@@ -27,6 +27,8 @@ from .store import (
     EPOCHS,
     HEADER_BYTES,
     SCHEMA_REVISION,
+    SETTLED,
+    Front,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
@@ -176,14 +178,14 @@ class SQLiteRecorder(LedgerRecorder):
                 now=datetime.now(UTC),
             )
 
-    def headers(self, gt: int, limit: int) -> Sequence[Notification]:
+    def headers(self, gt: int, limit: int) -> Sequence[Front]:
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""
         statement = (
             "SELECT originator_id, originator_version, topic, substr(state, 1, ?), rowid FROM stored_events"
             " WHERE rowid > ? ORDER BY rowid LIMIT ?"
         )
         with self._connection() as connection:
-            return _notifications(connection.execute(statement, (HEADER_BYTES, gt, limit)))
+            return connection.execute(statement, (HEADER_BYTES, gt, limit)).fetchall()
 
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
         """Read the leases of these pauses."""
@@ -204,11 +206,22 @@ class SQLiteRecorder(LedgerRecorder):
         """Move a lease's end, unless a higher fence holds it."""
         until = time.time_ns() // 1000 + int(seconds * 1_000_000)
         statement = (
-            "INSERT INTO lease VALUES (?, ?, ?) ON CONFLICT (pause) DO UPDATE"
+            f"INSERT INTO lease SELECT ?1, ?2, ?3 WHERE NOT {_SETTLED.format('?1')} ON CONFLICT (pause) DO UPDATE"
             " SET fence = excluded.fence, until = excluded.until WHERE excluded.fence >= lease.fence"
         )
         with self._writing() as connection:
             return connection.execute(statement, (pause.hex, fence, until)).rowcount > 0
+
+    def forget_leases(self) -> int:
+        """Remove ended leases of settled turns."""
+        over = f"FROM lease WHERE until < ? AND {_SETTLED.format('lease.pause')}"
+        now = (time.time_ns() // 1000,)
+        with self._connection() as connection:
+            # Most of the time there is nothing to do, and no turn to write to wait for.
+            if connection.execute(f"SELECT 1 {over} LIMIT 1", now).fetchone() is None:
+                return 0
+        with self._writing() as connection:
+            return connection.execute(f"DELETE {over}", now).rowcount
 
     def identity(self) -> LedgerIdentity:
         """Read who this ledger is."""
@@ -423,6 +436,11 @@ class SQLiteRecorder(LedgerRecorder):
 
 _LAST = (1 << 63) - 1
 _ROWS = "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events"
+
+
+_SETTLED = "EXISTS (SELECT 1 FROM stored_events WHERE originator_id = {{}} AND ({}))".format(  # noqa: S608 - constants
+    " OR ".join(f"topic GLOB '{name}@*'" for name in SETTLED)
+)
 
 
 def _text(originator_id: UUID | str) -> str:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Never
+from typing import Any, ClassVar, Never
 from uuid import UUID
 
 from eventsourcing.persistence import (
@@ -17,9 +17,14 @@ from eventsourcing.persistence import (
 )
 
 from ..domain.errors import LedgerTooNew, StoreUnavailable
+from ..domain.facts import Abandoned, Continued
 
 #: How much of a row's state a follower reads at first: all of the header, but for the rarest.
 HEADER_BYTES = 4096
+
+#: A row as followers read it: its stream (a UUID's text, with hyphens or without), version and topic, the front of its
+#: state, and its position. Bare tuples as the drivers make them: a million objects would cost more than their folding.
+Front = tuple[str, int, str, bytes, int]
 
 #: The revision of the tables this version makes and understands. 2 changed those on PostgreSQL alone; 3 added the
 #: sealed log.
@@ -27,6 +32,10 @@ SCHEMA_REVISION = 3
 
 #: How many different epochs there are (16 bits).
 EPOCHS = 1 << 16
+
+
+#: The facts after which nobody holds a turn any more, by their stored names.
+SETTLED = (Continued.NAME, Abandoned.NAME)
 
 
 class StreamConflict(IntegrityError):
@@ -107,7 +116,12 @@ class LedgerRecorder(ApplicationRecorder):
         StoreUnavailable: the database could not speak; `outcome` is `unknown` only where a commit may have happened.
         LedgerTooNew: the tables belong to a newer version of this package (`load`, `identity` and `migrate` look).
         InteractionConfigurationError: the database role lacks the right.
+
+    Attributes:
+        apart: Whether a server does the work, so that it is worth a thread to let it go on meanwhile.
     """
+
+    apart: ClassVar[bool] = False
 
     def insert_events(self, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int]:
         """Append rows, all or none.
@@ -146,7 +160,14 @@ class LedgerRecorder(ApplicationRecorder):
 
     @abstractmethod
     def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
-        """Move a lease's end to now + `seconds`. A lower fence never replaces a higher one: then False."""
+        """Move a lease's end to now + `seconds`. A lower fence never replaces a higher one: then False.
+
+        False as well where the turn is settled: nobody holds it any more, and a late renewal leaves nothing behind.
+        """
+
+    @abstractmethod
+    def forget_leases(self) -> int:
+        """Remove the leases that have ended and whose turns are settled; tell how many. Nothing asks for them."""
 
     @abstractmethod
     def identity(self) -> LedgerIdentity:
@@ -171,12 +192,12 @@ class LedgerRecorder(ApplicationRecorder):
             gt = rows[-1].id
 
     @abstractmethod
-    def headers(self, gt: int, limit: int) -> Sequence[Notification]:
+    def headers(self, gt: int, limit: int) -> Sequence[Front]:
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most; the rest may be left out."""
 
-    def whole(self, row: Notification) -> Notification:
-        """Read a row again whose header did not fit."""
-        return self.select_notifications(row.id, 1, row.id)[0]
+    def whole(self, position: int) -> bytes:
+        """Read the state of a row whose header did not fit."""
+        return self.select_notifications(position, 1, position)[0].state
 
     @abstractmethod
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:

@@ -1,6 +1,8 @@
 """Two sweepers that work from the views: closed windows become `Lapsed`, and ended leases are told of once."""
 
-from collections.abc import AsyncIterator
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from uuid import UUID
 
 from ..domain.capability import Operator
@@ -13,16 +15,24 @@ from ..projections.stranded import Stranded, StrandedView
 SWEEPER = Actor("pauseledger sweeper", kind="service", assurance="authenticated")
 
 
+#: How often the leases of settled turns are removed (seconds).
+TIDY = 60.0
+
+
 class Sweepers:
     """Any number may sweep at once, in any process: the aggregate decides, so that nothing lapses twice.
 
     A redemption that races a sweeper has one outcome: whichever of the two appends first is found by the other.
     """
 
-    def __init__(self, view: StrandedView, operator: Operator, journal: Journal) -> None:
+    def __init__(
+        self, view: StrandedView, operator: Operator, journal: Journal, forget_leases: Callable[[], Awaitable[int]]
+    ) -> None:
         self._view = view
         self._operator = operator
         self._journal = journal
+        self._forget_leases = forget_leases
+        self._tidy_at = 0.0
         self._left_alone: set[UUID] = set()
         self._told: set[tuple[UUID, int]] = set()
 
@@ -34,7 +44,19 @@ class Sweepers:
         """
         lapsed = [item async for item in self.closed_windows()]
         await self.ended_leases()
+        if time.monotonic() >= self._tidy_at:
+            self._tidy_at = time.monotonic() + TIDY
+            await self._tidy()
         return len(lapsed)
+
+    async def _tidy(self) -> None:
+        """Remove the leases of settled turns."""
+        try:
+            await self._forget_leases()
+        except InteractionConfigurationError as lacking:
+            # A role that was granted its rights by an earlier version: leases that stay do no harm.
+            self._tidy_at = math.inf
+            self._journal.note("leases_kept", says=str(lacking))
 
     async def closed_windows(self) -> AsyncIterator[Stranded]:
         """Write down each window that has closed without an answer."""

@@ -224,6 +224,22 @@ class RecorderConformance:
         assert recorder.renew(pause, 3, 1)
         assert recorder.load([pause]).leases[pause].fence == 3  # noqa: PLR2004 - the one renewed
 
+    def test_leases_of_settled_turns_go_once_they_have_ended_and_no_late_renewal_brings_one_back(
+        self, recorder: LedgerRecorder
+    ) -> None:
+        """Those of turns that are still held stay, ended or not."""
+        held, settled, given_up, running = uuid4(), uuid4(), uuid4(), uuid4()
+        for pause in (held, settled, given_up):
+            assert recorder.renew(pause, 1, -1)
+        assert recorder.renew(running, 1, 60)
+        ends = (held, "test.continued@1"), (settled, "pause.continued@1"), (given_up, "pause.abandoned@12")
+        recorder.insert_events([row(pause, 1, topic=topic) for pause, topic in (*ends, (running, "pause.continued@1"))])
+        assert recorder.forget_leases() == 2  # noqa: PLR2004 - settled and given up
+        assert recorder.forget_leases() == 0
+        assert not any(recorder.renew(pause, 2, 60) for pause in (settled, given_up, running))
+        assert recorder.load([held, settled, given_up, running]).leases.keys() == {held, running}
+        assert recorder.renew(held, 1, 60)
+
     def test_the_identity_is_drawn_once_and_never_shown(self, recorder: LedgerRecorder) -> None:
         """Its key is in no repr."""
         identity = recorder.identity()

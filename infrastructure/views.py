@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -26,10 +27,11 @@ from ..projections.rows import Condition, Key, Query, Rows, Table, Values
 from ..projections.stranded import Stranded, StrandedTurns, StrandedView
 from .executor import Executor
 from .following import Following
+from .headers import Log
 from .memory import MemoryRecorder
 from .notary import Notary
 from .pauses import EventSourcedPauses
-from .runner import Lag, Log, Runner
+from .runner import Lag, Runner
 from .sqlite import SQLiteRecorder
 from .store import LedgerRecorder
 from .sweepers import SWEEPER, Sweepers
@@ -100,6 +102,9 @@ class _Asking:
     async def select(self, query: Query[Any]) -> list[Values]:
         return await self._run(self._rows.select, query)
 
+    async def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
+        return await self._run(self._rows.select_both, one, other)
+
     async def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
         return await self._run(self._rows.tally, table, columns, where)
 
@@ -165,16 +170,22 @@ class LedgerViews:
         """
         return await self._run(self.runner.lag, self._services.pauses.now())
 
-    async def rebuild(self, view: str, progress: Callable[[int, int], None] | None = None) -> int:
-        """Build a view anew beside the live one, and put it in its place; gives its position. Writers write on.
+    async def rebuild(self, *views: str, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
+        """Build views anew beside the live ones, all or those named, in one pass over the log, and put them in place.
+
+        Writers write on.
+
+        Returns:
+            Each view's position.
 
         Raises:
             InteractionConfigurationError: there is no such view.
             StoreUnavailable: the store could not speak; rebuild again.
         """
-        if view not in self.runner.views:
-            raise InteractionConfigurationError(f"there is no view {view!r}; one of {', '.join(self.runner.views)}")
-        return await self._run(self.runner.rebuild, view, progress)
+        for view in views:
+            if view not in self.runner.views:
+                raise InteractionConfigurationError(f"there is no view {view!r}; one of {', '.join(self.runner.views)}")
+        return await self._run(self.runner.rebuild, views or self.runner.views, progress)
 
     def follow(
         self,
@@ -197,7 +208,8 @@ class LedgerViews:
 
     def sweepers(self, capability: HumanInteractionCapability) -> Sweepers:
         """Make the sweepers of closed windows and ended leases."""
-        return Sweepers(self.stranded, capability.operator(SWEEPER), self._services.journal)
+        forget = partial(self._run, self._recorder.forget_leases)
+        return Sweepers(self.stranded, capability.operator(SWEEPER), self._services.journal, forget)
 
     async def owed(self, scope: Scope) -> AsyncIterator[Stranded]:
         """Catch up, and go through what `recover` can take up in a scope."""

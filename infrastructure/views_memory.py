@@ -79,6 +79,11 @@ class MemoryRows(Rows):
             rows = [row for row in rows if passed(_sortable(row, query.order))]
         return rows[query.offset :][: query.limit]
 
+    def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
+        """Answer two questions at once."""
+        with self._lock:
+            return self.select(one), self.select(other)
+
     def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
         """Count by columns."""
         with self._lock:
@@ -91,6 +96,9 @@ class MemoryRows(Rows):
             build = self._live + 1
             self._builds[build], self._at[build] = self._empty(), {LOG: 0}
             return Place(build, 0)
+
+    def index_build(self, build: int) -> None:
+        """Do nothing: dicts have none."""
 
     def place_of(self, build: int) -> Place | None:
         """Tell where a build is."""
@@ -172,4 +180,5 @@ def _holds(row: Values, where: Sequence[Condition]) -> bool:
 
 
 def _sortable(row: Values, order: Sequence[str]) -> tuple[Any, ...]:
-    return tuple((row[name] is not None, row[name]) for name in order)
+    values = (row[name.removeprefix("+")] for name in order)
+    return tuple((value is not None, value) for value in values)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from eventsourcing.persistence import IntegrityError, Tracking
 from psycopg import sql
 
-from ..domain.errors import StoreUnavailable
+from ..domain.errors import InteractionConfigurationError, StoreUnavailable
 from ..projections import PROJECTIONS
 from ..projections.projection import Projection
 from ..projections.rows import (
@@ -98,11 +99,14 @@ class PostgresRows(Rows):
         own: Whether its connections are the views' own, to be closed with them.
     """
 
+    apart = True
+
     def __init__(self, database: "PostgresRecorder", projection: Projection, *, schema: str, own: bool = False) -> None:
         self._database = database
         self._own = own
         self._projection = projection
         self._schema = schema
+        self._quoted_schema = sql.Identifier(schema).as_string(None)
         self._live = 1
 
     def place(self) -> Place:
@@ -158,20 +162,47 @@ class PostgresRows(Rows):
         statement = f"COPY {self._name(table, build)} ({listed(tuple(table.columns))}) FROM STDIN"
         texts = [at for at, kind in enumerate(table.columns.values()) if kind == "text"]
         with connection.cursor() as cursor, cursor.copy(self._compose(statement)) as copy:
-            for row in rows:
-                values = written(table, row)
+            for values in written(table, rows):
                 for at in texts:
-                    values[at] = carried(values[at])
-                copy.write_row(values)
+                    text = values[at]
+                    if text.__class__ is str and ("\\" in text or "\0" in text):
+                        break
+                else:
+                    copy.write_row(values)
+                    continue
+                copy.write_row([carried(value) if at in texts else value for at, value in enumerate(values)])
 
     def select(self, query: Query[Any]) -> list[Values]:
         """Answer from the live build."""
+        return self._select([query])[0]
 
-        def ask(connection: _Connection, build: int) -> list[Values]:
-            statement, values = _SQL.select(query, self._name(query.table, build))
-            return [_read(query.table, row) for row in self._say(connection, statement, values)]
+    def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
+        """Answer two questions in one statement."""
+        first, second = self._select([one, other])
+        return first, second
 
-        return self._of_live(ask)
+    def _select(self, queries: Sequence[Query[Any]]) -> list[list[Values]]:
+        """Answer in one round trip: each row tells the live build as well, of the same snapshot."""
+        table = queries[0].table
+        with self._database.lent() as connection:
+            while True:
+                build, answers = self._live, list[list[Values]]([] for _ in queries)
+                statement, values = self._selection(queries, build)
+                rows = self._say(connection, statement, values)
+                for row in rows:
+                    answers[row[-2]].append(_read(table, row[:-2]))
+                if (rows[0][-1] if rows else self._place(connection).build) == build:
+                    return answers
+                self._place(connection)
+
+    def _selection(self, queries: Sequence[Query[Any]], build: int) -> tuple[str, list[Any]]:
+        parts, all_values = [], list[Any]()
+        for number, query in enumerate(queries):
+            told = f", {number}, (SELECT build FROM {{schema}}.live WHERE view = ?)"  # noqa: S608 - own names
+            statement, values = _SQL.select(query, self._name(query.table, build), told)
+            parts.append(f"({statement})")
+            all_values += [self._projection.id, *values]
+        return " UNION ALL ".join(parts), all_values
 
     def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
         """Count by columns."""
@@ -206,7 +237,51 @@ class PostgresRows(Rows):
                 raise LostRace("somebody else has rebuilt the view")
             for table in self._projection.tables:
                 self._say(connection, f"TRUNCATE {self._name(table, build)}")
+            self._unindex(connection, build)
             return Place(build, 0)
+
+    def index_build(self, build: int) -> None:
+        """Make the indexes of a build; whoever builds it too waits."""
+        with self._database.lent() as connection, connection.transaction():
+            held = "SELECT FROM {schema}.tracking WHERE view = ? AND build = ? AND application_name = ? FOR UPDATE"
+            self._say(connection, held, (self._projection.id, build, LOG))
+            self._say(connection, "SET LOCAL statement_timeout = 0")
+            for statement in self._lacking(connection, build):
+                self._say(connection, statement)
+
+    def _lacking(self, connection: _Connection, build: int) -> list[str]:
+        """List the statements that make the indexes a build is without."""
+        found = self._say(connection, "SELECT indexname FROM pg_indexes WHERE schemaname = ?", (self._schema,))
+        there = {name for (name,) in found}
+        return [statement for name, statement in self._indexes(build).items() if name not in there]
+
+    def _indexes(self, build: int) -> dict[str, str]:
+        slot = slot_of(build)
+        return {
+            name: statement
+            for table in self._projection.tables
+            for name, statement in _indexes(stored_name(self._projection, table, slot), table).items()
+        }
+
+    def _unindex(self, connection: _Connection, build: int) -> None:
+        """Take the indexes away, so that they are made at once in the end; a role that does not own them lets them be.
+
+        Raises:
+            InteractionConfigurationError: this role does not own the tables, and some are without.
+        """
+        [(owns,)] = self._say(
+            connection,
+            "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = ?::regclass",
+            (self._compose(self._name(self._projection.set_aside, build)).decode(),),
+        )
+        if owns:
+            for name in self._indexes(build):
+                self._say(connection, f"DROP INDEX IF EXISTS {{schema}}.{quoted(name)}")
+        elif self._lacking(connection, build):
+            raise InteractionConfigurationError(
+                f"a rebuild of {self._projection.name} by the owner of its tables was cut off, and left them without"
+                f" indexes; let that role run `pauseledger rebuild {self._projection.name}`"
+            )
 
     def place_of(self, build: int) -> Place | None:
         """Tell where a build is."""
@@ -237,7 +312,7 @@ class PostgresRows(Rows):
                 (view, LOG),
             )
             positions = {at: position for at, position in found}  # noqa: C416 - dict() would hide the types
-            if build <= live or positions.get(build, -1) < positions[live]:
+            if build <= live or positions.get(build, -1) < positions[live] or self._lacking(connection, build):
                 return False
             self._say(connection, "UPDATE {schema}.live SET build = ? WHERE view = ?", (build, view))
             self._say(connection, "DELETE FROM {schema}.tracking WHERE view = ? AND build = ?", (view, live))
@@ -281,9 +356,9 @@ class PostgresRows(Rows):
     def _name(self, table: Table[Any], build: int) -> str:
         return f"{{schema}}.{quoted(stored_name(self._projection, table, slot_of(build)))}"
 
-    def _compose(self, statement: str) -> sql.Composed:
+    def _compose(self, statement: str) -> bytes:
         # Every statement is made of this package's own names; values go beside it.
-        return sql.SQL(statement.replace("?", "%s")).format(schema=sql.Identifier(self._schema))
+        return statement.replace("?", "%s").replace("{schema}", self._quoted_schema).encode()
 
     def _say(self, connection: _Connection, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         said = connection.execute(self._compose(statement), values)
@@ -292,10 +367,16 @@ class PostgresRows(Rows):
 
 def _read(table: Table[Any], row: Sequence[Any]) -> Values:
     values = read(table, row)
-    for name, kind in table.columns.items():
-        if kind == "text" and values[name] is not None:
-            values[name] = _uncarried(values[name])
+    for name in _texts(table):
+        text = values[name]
+        if text is not None and "\\" in text:
+            values[name] = _uncarried(text)
     return values
+
+
+@lru_cache
+def _texts(table: Table[Any]) -> tuple[str, ...]:
+    return tuple(name for name, kind in table.columns.items() if kind == "text")
 
 
 def _read_key(table: Table[Any], columns: Sequence[str], key: Sequence[Any]) -> Key:
@@ -350,6 +431,15 @@ def make_views(connection: _Connection, schema: str, runtime_role: str | None = 
 def _make_table(say: Callable[[str], Any], name: str, table: Table[Any]) -> None:
     columns = ", ".join(f"{quoted(column)} {_TYPES.get(kind, _TEXT)}" for column, kind in table.columns.items())
     say(f"CREATE TABLE {{schema}}.{quoted(name)} ({columns}, PRIMARY KEY ({listed(table.key)}))")
-    for number, index in enumerate(table.indexes):
-        columns = ", ".join(asked(table, column) for column in index)
-        say(f"CREATE INDEX {quoted(f'{name}_{number}')} ON {{schema}}.{quoted(name)} ({columns})")
+    for statement in _indexes(name, table).values():
+        say(statement)
+
+
+def _indexes(name: str, table: Table[Any]) -> dict[str, str]:
+    """Give the indexes of a table, and what makes each."""
+    columns = [", ".join(map(partial(asked, table), by)) for by in table.indexes]
+    names = [f"{name}_{number}" for number in range(len(columns))]
+    return {
+        index: f"CREATE INDEX {quoted(index)} ON {{schema}}.{quoted(name)} ({by})"
+        for index, by in zip(names, columns, strict=True)
+    }

@@ -1,12 +1,12 @@
 """Questions and rows as SQL, for both databases: statements with `?` for each value, and how values are spelled."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from ..projections.projection import Projection
-from ..projections.rows import Condition, Kind, Query, Table, Values, plain
+from ..projections.rows import Condition, Kind, Query, Table, Values, picked, plain
 
 #: Builds take turns in two sets of tables.
 SLOTS = ("a", "b")
@@ -40,26 +40,42 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names))
 
 
-def written(table: Table[Any], row: Values) -> list[Any]:
-    """Spell a row's values as its columns hold them, in their order."""
-    values = [row[name] for name in table.columns]
-    for at in _json_columns(table):
-        values[at] = json.dumps(values[at], separators=(",", ":"))
-    return values
+def written(table: Table[Any], rows: Sequence[Values]) -> Sequence[Sequence[Any]]:
+    """Spell rows as their columns hold them, in the columns' order."""
+    pick, as_json = _picking(table)
+    if not as_json:
+        return list(map(pick, rows))
+    spelled = [list(pick(row)) for row in rows]
+    for values in spelled:
+        for at in as_json:
+            value = values[at]
+            # Most are empty, and a JSON encoder takes its time to say so.
+            values[at] = "[]" if value == [] else _encode(value)
+    return spelled
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @lru_cache
-def _json_columns(table: Table[Any]) -> tuple[int, ...]:
-    return tuple(at for at, kind in enumerate(table.columns.values()) if kind == "json")
+def _picking(table: Table[Any]) -> tuple[Callable[[Values], tuple[Any, ...]], tuple[int, ...]]:
+    as_json = tuple(at for at, kind in enumerate(table.columns.values()) if kind == "json")
+    return picked(tuple(table.columns)), as_json
 
 
 def read(table: Table[Any], row: Sequence[Any]) -> Values:
     """Read a row whose columns stand in their order."""
     values = dict(zip(table.columns, row, strict=True))
-    for name, kind in table.columns.items():
-        if kind == "json" and values[name] is not None:
-            values[name] = json.loads(values[name])
+    for name in _json_names(table):
+        text = values[name]
+        if text is not None:
+            values[name] = json.loads(text)
     return values
+
+
+@lru_cache
+def _json_names(table: Table[Any]) -> tuple[str, ...]:
+    return tuple(name for name, kind in table.columns.items() if kind == "json")
 
 
 class Sql:
@@ -99,24 +115,27 @@ class Sql:
         spelled = [self.condition(table, one) for one in conditions]
         return " AND ".join(text for text, _ in spelled) or "1 = 1", [value for _, value in spelled]
 
-    def select(self, query: Query[Any], source: str) -> tuple[str, list[Any]]:
-        """Spell a question to a table."""
+    def select(self, query: Query[Any], source: str, more: str = "") -> tuple[str, list[Any]]:
+        """Spell a question to a table; `more` columns stand behind its own."""
         table = query.table
         where, values = self.where(table, query.where)
         if query.after is not None:
             past = "<" if query.descending else ">"
-            where += f" AND ({listed(query.order)}) {past} ({', '.join('?' for _ in query.order)})"
+            columns = ", ".join(asked(table, name) for name in query.order)
+            where += f" AND ({columns}) {past} ({', '.join('?' for _ in query.order)})"
             values += [
-                self.value(table.columns[name], plain(value))
+                self.value(table.kind_of(name), plain(value))
                 for name, value in zip(query.order, query.after, strict=True)
             ]
         direction = " DESC" if query.descending else ""
-        order = f" ORDER BY {', '.join(quoted(name) + direction for name in query.order)}" if query.order else ""
+        by = ", ".join(asked(table, name) + direction for name in query.order)
+        order = f" ORDER BY {by}" if by else ""
         cut = ""
         if query.limit is not None:
             cut = " LIMIT ? OFFSET ?"
             values += [query.limit, query.offset]
-        return f"SELECT {self.columns(table)} FROM {source} WHERE {where}{order}{cut}", values  # noqa: S608 - own names
+        chosen = self.columns(table) + more
+        return f"SELECT {chosen} FROM {source} WHERE {where}{order}{cut}", values  # noqa: S608 - own names
 
     def columns(self, table: Table[Any]) -> str:
         """List a table's columns to be read."""

@@ -49,6 +49,8 @@ class SQLiteRows(Rows):
         own: Whether the file is the views' own, to be closed with them.
     """
 
+    index_by = 500_000
+
     def __init__(self, file: SQLiteRecorder, projection: Projection, *, own: bool = False) -> None:
         self._file = file
         self._own = own
@@ -99,13 +101,21 @@ class SQLiteRows(Rows):
                 marks = ", ".join("?" for _ in columns)
                 insert = f"INSERT INTO {name} ({listed(tuple(columns))}) VALUES ({marks})"  # noqa: S608 - own names
                 with _fitting():
-                    connection.executemany(insert, [written(table, row) for row in change.come])
+                    connection.executemany(insert, written(table, change.come))
 
     def select(self, query: Query[Any]) -> list[Values]:
         """Answer from the live build."""
         with self._reading() as connection:
-            statement, values = _SQL.select(query, self._live_name(connection, query.table))
-            return [read(query.table, row) for row in connection.execute(statement, values)]
+            return self._select(connection, query)
+
+    def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
+        """Answer two questions of one snapshot."""
+        with self._reading() as connection:
+            return self._select(connection, one), self._select(connection, other)
+
+    def _select(self, connection: sqlite3.Connection, query: Query[Any]) -> list[Values]:
+        statement, values = _SQL.select(query, self._live_name(connection, query.table))
+        return [read(query.table, row) for row in connection.execute(statement, values)]
 
     def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
         """Count by columns."""
@@ -118,12 +128,32 @@ class SQLiteRows(Rows):
         with self._writing() as connection:
             build = self._place(connection).build + 1
             for table in self._projection.tables:
+                for name in _indexes(self._stored_name(table, build), table):
+                    connection.execute(f"DROP INDEX IF EXISTS {quoted(name)}")
                 connection.execute(f"DELETE FROM {self._name(table, build)}")  # noqa: S608 - own names
             connection.execute(
                 f"INSERT OR REPLACE INTO {PREFIX}tracking VALUES (?, ?, ?, 0)",  # noqa: S608 - own names
                 (self._projection.id, build, LOG),
             )
             return Place(build, 0)
+
+    def index_build(self, build: int) -> None:
+        """Make the indexes of a build, each in a transaction of its own: writers come in between."""
+        with self._reading() as connection:
+            lacking = self._lacking(connection, build)
+        for statement in lacking:
+            with self._writing() as connection:
+                connection.execute(statement)
+
+    def _lacking(self, connection: sqlite3.Connection, build: int) -> list[str]:
+        """List the statements that make the indexes a build is without."""
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+        return [
+            statement
+            for table in self._projection.tables
+            for name, statement in _indexes(self._stored_name(table, build), table).items()
+            if name not in there
+        ]
 
     def place_of(self, build: int) -> Place | None:
         """Tell where a build is."""
@@ -141,7 +171,7 @@ class SQLiteRows(Rows):
         """Make a build the live one."""
         with self._writing() as connection:
             new, live = self._place_of(connection, build), self._place(connection)
-            if new is None or build <= live.build or new.position < live.position:
+            if new is None or build <= live.build or new.position < live.position or self._lacking(connection, build):
                 return False
             view = self._projection.id
             connection.execute(f"UPDATE {PREFIX}live SET build = ? WHERE view = ?", (build, view))  # noqa: S608 - own names
@@ -199,7 +229,7 @@ class SQLiteRows(Rows):
             connection.execute(_LIVE)
             for slot in SLOTS:
                 for table in self._projection.tables:
-                    _make_table(connection, stored_name(self._projection, table, slot), table)
+                    _make_table(connection, PREFIX + stored_name(self._projection, table, slot), table)
             view = self._projection.id
             first = f"INSERT OR IGNORE INTO {PREFIX}live VALUES (?, 1)"  # noqa: S608 - own names
             if connection.execute(first, (view,)).rowcount:
@@ -210,7 +240,10 @@ class SQLiteRows(Rows):
         return self._name(table, self._place(connection).build)
 
     def _name(self, table: Table[Any], build: int) -> str:
-        return quoted(PREFIX + stored_name(self._projection, table, slot_of(build)))
+        return quoted(self._stored_name(table, build))
+
+    def _stored_name(self, table: Table[Any], build: int) -> str:
+        return PREFIX + stored_name(self._projection, table, slot_of(build))
 
 
 def _make_table(connection: sqlite3.Connection, name: str, table: Table[Any]) -> None:
@@ -225,12 +258,20 @@ def _make_table(connection: sqlite3.Connection, name: str, table: Table[Any]) ->
         columns = columns.replace(f"{quoted(table.key[0])} INTEGER", key, 1)
     else:
         columns += f", PRIMARY KEY ({listed(table.key)})"
-    connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(PREFIX + name)} ({columns})")
-    for number, index in enumerate(table.indexes):
-        connection.execute(
-            f"CREATE INDEX IF NOT EXISTS {quoted(f'{PREFIX}{name}_{number}')}"
-            f" ON {quoted(PREFIX + name)} ({', '.join(asked(table, column) for column in index)})"
-        )
+    there = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone()
+    if there is None:
+        connection.execute(f"CREATE TABLE {quoted(name)} ({columns})")
+        for statement in _indexes(name, table).values():
+            connection.execute(statement)
+
+
+def _indexes(name: str, table: Table[Any]) -> dict[str, str]:
+    """Give the indexes of a table, and what makes each."""
+    return {
+        f"{name}_{number}": f"CREATE INDEX IF NOT EXISTS {quoted(f'{name}_{number}')}"
+        f" ON {quoted(name)} ({', '.join(asked(table, column) for column in by)})"
+        for number, by in enumerate(table.indexes)
+    }
 
 
 @contextmanager

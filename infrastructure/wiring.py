@@ -30,6 +30,7 @@ from ..projections.stranded import Stranded
 from .events import LedgerEvents
 from .executor import Executor
 from .following import Following
+from .headers import Log
 from .joined import Joined
 from .keys import KeyFile, KeyRing
 from .log_key import SEED_BYTES, log_signer
@@ -39,7 +40,6 @@ from .memory import MemoryRecorder
 from .notary import Notary
 from .notes import Signer
 from .pauses import EventSourcedPauses, Streams, ThreadedStreams
-from .runner import Log
 from .schemas import compile_schema
 from .seal import TokenSeal
 from .sealed import sealed_rows

@@ -224,7 +224,8 @@ class HistoryView(View[History]):
     async def _tell(self, where: Sequence[Condition], limit: int, from_position: int) -> list[Told]:
         if limit < 1:
             raise InteractionConfigurationError("a history has at least one row; pass a limit from 1 up")
-        query = Query(STORED, where, ("position",), after=(from_position,), limit=limit)
+        # Few of all the facts are of one pause: by their positions they would be searched for among all.
+        query = Query(STORED, where, ("+position",), after=(from_position,), limit=limit)
         return [_told(row) for row in await self._rows(query)]
 
 

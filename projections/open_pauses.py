@@ -10,7 +10,7 @@ from ..domain.axes import Scope
 from ..domain.errors import InteractionConfigurationError
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values, shown
-from .seen import Seen, completes, tag_of, uuid_text
+from .seen import Seen, completes, joined, tag_of, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class OpenPause:
     closes_at: datetime | None
     position: int
     unreadable: bool
-    answers_needed: int = 1
-    answers_agreeing: int = 0
-    round_calls: int = shown(1)
+    answers_needed: int
+    answers_agreeing: int
+    round_calls: int
     round_answered: int = shown(0)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRound:
-    """How far a round is: how many of its gated calls are over, and how many of those hold an answer."""
+    """How far a round of several gated calls is: how many are over, and how many of those hold an answer."""
 
     lead: UUID
     calls: int
@@ -92,10 +92,11 @@ class OpenPauses(Projection):
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
         """Look at each pause, and then at its round."""
-        yield OPEN, {(fact.pause,) for fact in facts}
-        known = [page.get(OPEN, fact.pause) for fact in facts]
-        leads = {(row["round"],) for row in known if row is not None and row["round"]}
-        yield ROUNDS, leads | {(lead,) for lead in map(_lead, facts) if lead}
+        known = {fact.pause for fact in facts if not fact.first}
+        yield OPEN, [(pause,) for pause in known]
+        rows = [page.get(OPEN, pause) for pause in known]
+        leads = {row["round"] for row in rows if row is not None and row["round"]}
+        yield ROUNDS, [(lead,) for lead in leads.union(joined(facts))]
 
     def fold(self, fact: Seen, page: Page) -> None:
         """Take one fact into the inbox."""
@@ -103,9 +104,8 @@ class OpenPauses(Projection):
             before = page.get(OPEN, fact.pause)
             row = _opened(fact)
             page.put(OPEN, row if before is None else {**row, "unreadable": before["unreadable"]})
-            if page.get(ROUNDS, row["round"]) is None:
-                gated = [call for call in fact.fields["round"]["calls"] if call["pause"] is not None]
-                page.put(ROUNDS, {"lead": row["round"], "calls": len(gated), "over": 0, "answered": 0})
+            if row["round_calls"] > 1 and page.get(ROUNDS, row["round"]) is None:
+                page.put(ROUNDS, {"lead": row["round"], "calls": row["round_calls"], "over": 0, "answered": 0})
             return
         row_before = page.get(OPEN, fact.pause)
         if row_before is not None and fact.name == "pause.answered" and not completes(fact):
@@ -121,15 +121,9 @@ class OpenPauses(Projection):
         if row is None:
             unknown = dict.fromkeys(OPEN.columns)
             row = {**unknown, "priority": 0, "groups": [], "assignees": [], "labels": {}, "position": fact.position}
-            row |= {"answers_needed": 1, "answers_agreeing": 0}
+            row |= {"answers_needed": 1, "answers_agreeing": 0, "round_calls": 1}
             row |= {"pause": fact.pause, "scope": fact.scope, "since": fact.at}
         page.put(OPEN, {**row, "unreadable": 1})
-
-
-def _lead(fact: Seen) -> str | None:
-    round_ = fact.fields.get("round") if fact.name == "pause.paused" else None
-    lead = round_.get("lead") if isinstance(round_, dict) else None
-    return lead if isinstance(lead, str) else None
 
 
 def _settle(page: Page, lead: str | None, *, answered: bool) -> None:
@@ -169,6 +163,7 @@ def _opened(fact: Seen) -> Values:
         "unreadable": 0,
         "answers_needed": 1 if said["policy"] is None else said["policy"].get("quorum", 1),
         "answers_agreeing": 0,
+        "round_calls": sum(call["pause"] is not None for call in said["round"]["calls"]),
     }
 
 
@@ -293,16 +288,16 @@ class OpenPausesView(View[OpenPauses]):
             raise InteractionConfigurationError("a page has at least one row; pass a limit from 1 up")
         (part, after), unreadable = _going_on(page), _flag(where)
         chooses = [*where, *self._chosen(chosen)]
-        rows: list[Values] = []
+        # Where rows come by another order, the windows that have closed are passed over, and not searched.
+        closes = "closes_at" if order == "closes_at" else "+closes_at"
+        open_now: list[Condition] = [(unreadable, "=", 0), (closes, ">", self._closed_by())]
+        rest = Query(OPEN, (*chooses, *open_now), (order, "pause"), order == "since", limit=limit + 1)
         if part == _FIRST:
-            query = Query(OPEN, (*where, (unreadable, "=", 1)), ("since", "pause"), after=after, limit=limit + 1)
-            rows, after = await self._ask.select(query), None
-        if len(rows) <= limit:
-            # Where rows come by another order, the windows that have closed are passed over, and not searched.
-            closes = "closes_at" if order == "closes_at" else "+closes_at"
-            open_now: list[Condition] = [(unreadable, "=", 0), (closes, ">", self._closed_by())]
-            query = Query(OPEN, (*chooses, *open_now), (order, "pause"), order == "since", after, limit + 1 - len(rows))
-            rows += await self._ask.select(query)
+            broken = Query(OPEN, (*where, (unreadable, "=", 1)), ("since", "pause"), after=after, limit=limit + 1)
+            first, others = await self._ask.select_both(broken, rest)
+            rows = first + others
+        else:
+            rows = await self._ask.select(replace(rest, after=after))
         listed = rows[:limit]
         return InboxPage(await self._told(listed), _next(listed[-1], order) if len(rows) > limit else None)
 
@@ -324,16 +319,10 @@ class OpenPausesView(View[OpenPauses]):
             yield "closes_at", "<", chosen.closes_before
 
     async def _told(self, listed: Sequence[Values]) -> tuple[OpenPause, ...]:
-        leads = sorted({row["round"] for row in listed if row["round"]})
+        leads = sorted({row["round"] for row in listed if row["round_calls"] > 1})
         found = await self._ask.select(Query(ROUNDS, (("lead", "in", leads),))) if leads else []
-        rounds = {UUID(one["lead"]): one for one in found}
-        rows = [OPEN.show(row) for row in listed]
-        return tuple(
-            replace(row, round_calls=rounds[row.round]["calls"], round_answered=rounds[row.round]["answered"])
-            if row.round in rounds
-            else row
-            for row in rows
-        )
+        answered = {one["lead"]: one["answered"] for one in found}
+        return tuple(OPEN.show(row, round_answered=answered.get(row["round"], 0)) for row in listed)
 
     async def _count(self, where: Sequence[Condition], chosen: Inbox) -> InboxCounts:
         unreadable = _flag(where)

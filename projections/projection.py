@@ -149,6 +149,10 @@ class Asking(Protocol):
         """Ask one table."""
         ...
 
+    async def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
+        """Ask one table two questions at once."""
+        ...
+
     async def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
         """Count by columns."""
         ...

@@ -172,7 +172,8 @@ class RefusalsView(View[Refusals]):
     ) -> list[RefusedAttempt]:
         """List the last refused attempts on a pause, newest first."""
         await self._ask.reach(after, seconds)
-        return await self._last((*within(scope), ("pause", "=", pause)), limit)
+        [(_, _, held_by)] = within(scope)
+        return await self._last((("+scope", "=", held_by), ("pause", "=", pause)), limit)
 
     async def last_attempts_of_all_tenants(
         self, pause: UUID | None = None, *, limit: int = 20, after: int | None = None, seconds: float = PATIENCE

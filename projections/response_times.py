@@ -115,8 +115,9 @@ class TimesTaken(Projection):
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
         """Look at the pause for everybody, and then for each of its assignees."""
-        yield ASKED, {(fact.pause, EVERYBODY) for fact in facts}
-        rows = [page.get(ASKED, fact.pause, EVERYBODY) for fact in facts]
+        known = {fact.pause for fact in facts if not fact.first}
+        yield ASKED, [(pause, EVERYBODY) for pause in known]
+        rows = [page.get(ASKED, pause, EVERYBODY) for pause in known]
         yield ASKED, {(row["pause"], one) for row in rows if row is not None for one in row["assignees"]}
 
     def fold(self, fact: Seen, page: Page) -> None:

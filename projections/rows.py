@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from operator import itemgetter
+from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from eventsourcing.persistence import IntegrityError, TrackingRecorder
@@ -50,7 +51,7 @@ class Table(Generic[R]):
 
     Attributes:
         name: Its stored name, without the view's revision.
-        key: The columns that name a row.
+        key: The columns that name a row; `key_of` tells the key of one.
         indexes: Columns by which it is asked. `+` before a column makes it an expression of its own: questions
             that say `+` go by no index but one that says so too, and others never by that one.
     """
@@ -60,23 +61,35 @@ class Table(Generic[R]):
     key: tuple[str, ...]
     indexes: tuple[tuple[str, ...], ...] = ()
     columns: dict[str, Kind] = field(init=False)
+    key_of: Callable[[Mapping[str, Any]], Key] = field(init=False)
+    _shown: tuple[tuple[str, Callable[[Any], Any]], ...] = field(init=False)
 
     def __post_init__(self) -> None:
         hints = get_type_hints(self.row)
         kept = [one.name for one in fields(self.row) if not one.metadata.get("shown")]  # type: ignore[arg-type]
         object.__setattr__(self, "columns", {name: _kind(hints[name]) for name in kept})
+        object.__setattr__(self, "key_of", picked(self.key))
+        shown_by = ((name, _SHOWN.get(kind)) for name, kind in self.columns.items())
+        object.__setattr__(self, "_shown", tuple((name, show) for name, show in shown_by if show is not None))
 
     def show(self, values: Mapping[str, Any], **more: Any) -> R:
         """Make the row that people and programs are given."""
-        return self.row(**{name: _SHOWN[kind](values[name]) for name, kind in self.columns.items()}, **more)
+        shown = dict(values)
+        for name, show in self._shown:
+            shown[name] = show(shown[name])
+        return self.row(**shown, **more)
 
     def kind_of(self, name: str) -> Kind:
         """Tell the kind of a column, or of an expression on it."""
         return self.columns[name.removeprefix("+")]
 
-    def key_of(self, values: Mapping[str, Any]) -> Key:
-        """Tell what names a row."""
-        return (values[self.key[0]],) if len(self.key) == 1 else tuple(values[name] for name in self.key)
+
+def picked(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Make what picks values out of a row, in the order of their names."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    [name] = names
+    return lambda values: (values[name],)
 
 
 def _kind(hint: Any) -> Kind:
@@ -99,6 +112,7 @@ def _spelled(*parts: str | None) -> str:
     return json.dumps(parts, separators=(",", ":"))
 
 
+@lru_cache(4096)
 def _scope(text: str) -> Scope | None:
     if not text:
         return None
@@ -123,8 +137,6 @@ def _frozen(value: Any) -> Any:
 
 _SHOWN: dict[Kind, Callable[[Any], Any]] = {
     "uuid": lambda value: None if value is None else UUID(value),
-    "text": lambda value: value,
-    "int": lambda value: value,
     "flag": bool,
     # Unknown moments are empty where rows are sorted by them: None would fall out of the order.
     "moment": lambda value: datetime.fromisoformat(value) if value else None,
@@ -144,7 +156,8 @@ class Query(Generic[R]):
     Attributes:
         where: All of these hold; of a column that is None, none does. `in` takes a list; `has` asks a list of tags for
             one.
-        order: The columns to sort by, all in one direction; the last makes it unique.
+        order: The columns to sort by, all in one direction; the last makes it unique. `+` before one keeps an index
+            from giving the order, where what is looked for is little and has to be found first.
         after: Values of these columns, of the row to go on after.
     """
 
@@ -176,49 +189,64 @@ class Change:
 Changes = Mapping[Table[Any], Change]
 
 
+class _Sheet:
+    """What a page knows of one table."""
+
+    __slots__ = ("changed", "looked_up", "rows", "stored")
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, Values | None] = {}
+        self.stored: set[Key] = set()
+        self.changed: dict[Key, None] = {}
+        self.looked_up = False
+
+
 class Page:
     """The rows a batch works on, as they are after each fact; rows are replaced and never changed."""
 
     def __init__(self) -> None:
-        self._rows: dict[Table[Any], dict[Key, Values | None]] = {}
-        self._stored: dict[Table[Any], set[Key]] = {}
-        self._changed: dict[Table[Any], dict[Key, None]] = {}
-        self._undo: list[tuple[Table[Any], Key, Values | None]] = []
+        self._sheets: dict[Table[Any], _Sheet] = {}
+        self._undo: list[tuple[_Sheet, Key, Values | None]] = []
 
     def __len__(self) -> int:
-        return sum(map(len, self._rows.values()))
+        return sum(len(sheet.rows) for sheet in self._sheets.values())
+
+    def _sheet(self, table: Table[Any]) -> _Sheet:
+        return self._sheets.get(table) or self._sheets.setdefault(table, _Sheet())
 
     def missing(self, table: Table[Any], keys: Iterable[Key]) -> list[Key]:
         """List the keys nobody has looked up yet."""
-        here = self._rows.setdefault(table, {})
-        return [key for key in set(keys) if key not in here]
+        sheet = self._sheet(table)
+        sheet.looked_up = True
+        return [key for key in set(keys) if key not in sheet.rows]
 
     def load(self, table: Table[Any], keys: Iterable[Key], found: Mapping[Key, Values]) -> None:
         """Take in what the store holds under these keys."""
-        here = self._rows.setdefault(table, {})
-        here.update({key: found.get(key) for key in keys})
-        self._stored.setdefault(table, set()).update(found)
+        sheet = self._sheet(table)
+        sheet.rows.update({key: found.get(key) for key in keys})
+        sheet.stored.update(found)
 
     def get(self, table: Table[Any], *key: Any) -> Values | None:
         """Give a row, or None where there is none."""
-        return self._rows.get(table, {}).get(key)
+        sheet = self._sheets.get(table)
+        return None if sheet is None else sheet.rows.get(key)
 
     def put(self, table: Table[Any], values: Values) -> None:
         """Write a row."""
-        self._set(table, table.key_of(values), values)
+        self._set(self._sheet(table), table.key_of(values), values)
 
     def drop(self, table: Table[Any], *key: Any) -> None:
         """Remove a row; no matter if there is none."""
-        self._set(table, key, None)
-
-    def _set(self, table: Table[Any], key: Key, values: Values | None) -> None:
-        here = self._rows.setdefault(table, {})
-        if key not in here and values is None:
+        sheet = self._sheet(table)
+        if key not in sheet.rows:
             # Nobody looked, so it may be there.
-            self._stored.setdefault(table, set()).add(key)
-        self._undo.append((table, key, here.get(key)))
-        here[key] = values
-        self._changed.setdefault(table, {})[key] = None
+            sheet.stored.add(key)
+        self._set(sheet, key, None)
+
+    def _set(self, sheet: _Sheet, key: Key, values: Values | None) -> None:
+        self._undo.append((sheet, key, sheet.rows.get(key)))
+        sheet.rows[key] = values
+        sheet.changed[key] = None
 
     def mark(self) -> None:
         """Begin with a fact."""
@@ -226,30 +254,31 @@ class Page:
 
     def undo(self) -> None:
         """Take back what the fact begun last has done."""
-        for table, key, values in reversed(self._undo):
-            self._rows[table][key] = values
+        for sheet, key, values in reversed(self._undo):
+            sheet.rows[key] = values
         self._undo.clear()
 
     def changes(self) -> Changes:
         """Tell what has to be written."""
-        return {table: self._change(table, keys) for table, keys in self._changed.items()}
-
-    def _change(self, table: Table[Any], keys: Iterable[Key]) -> Change:
-        here, stored = self._rows[table], self._stored.get(table, set())
-        come = [row for row in (here[key] for key in keys) if row is not None]
-        return Change([key for key in keys if key in stored], come)
+        return {table: _change(sheet) for table, sheet in self._sheets.items() if sheet.changed}
 
     def saved(self) -> None:
         """Take note that everything was written. What is never looked up is not kept."""
-        for table, keys in self._changed.items():
-            if table not in self._stored:
-                del self._rows[table]
-                continue
-            here, stored = self._rows[table], self._stored[table]
-            for key in keys:
-                (stored.discard if here[key] is None else stored.add)(key)
-        self._changed.clear()
+        for sheet in self._sheets.values():
+            if sheet.looked_up:
+                for key in sheet.changed:
+                    (sheet.stored.discard if sheet.rows[key] is None else sheet.stored.add)(key)
+            else:
+                sheet.rows.clear()
+                sheet.stored.clear()
+            sheet.changed = {}
         self._undo.clear()
+
+
+def _change(sheet: _Sheet) -> Change:
+    rows, stored = sheet.rows, sheet.stored
+    come = [row for row in map(rows.__getitem__, sheet.changed) if row is not None]
+    return Change([key for key in sheet.changed if key in stored] if stored else [], come)
 
 
 class Rows(TrackingRecorder):
@@ -259,7 +288,15 @@ class Rows(TrackingRecorder):
 
     Raises (every method):
         StoreUnavailable: the store could not speak.
+
+    Attributes:
+        apart: Whether a server does the work, so that it is worth a thread to let it go on meanwhile.
+        index_by: A build is given its indexes once it is past this position, as that holds up whoever writes, the
+            longer the later; None where it holds up nobody.
     """
+
+    apart: ClassVar[bool] = False
+    index_by: ClassVar[int | None] = None
 
     @abstractmethod
     def place(self) -> Place:
@@ -283,12 +320,28 @@ class Rows(TrackingRecorder):
         """Answer from the live build."""
 
     @abstractmethod
+    def select_both(self, one: Query[R], other: Query[R]) -> tuple[list[Values], list[Values]]:
+        """Answer two questions to the same table at once."""
+
+    @abstractmethod
     def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
         """Count rows of the live build by columns."""
 
     @abstractmethod
     def begin_build(self) -> Place:
-        """Empty the tables beside the live ones, for the next build, and give its place."""
+        """Empty the tables beside the live ones, for the next build, and give its place. Indexes are left for later.
+
+        Raises:
+            LostRace: somebody else has swapped in a build meanwhile.
+        """
+
+    @abstractmethod
+    def index_build(self, build: int) -> None:
+        """Make the indexes of a build; nothing where it has them.
+
+        Raises:
+            InteractionConfigurationError: they are not there, and this role may not make them.
+        """
 
     @abstractmethod
     def place_of(self, build: int) -> Place | None:

@@ -1,15 +1,16 @@
 """A fact as a view sees it: its header alone, with values as JSON holds them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 from uuid import UUID
 
 #: Why a fact cannot be folded.
 Why = Literal["too_new", "corrupt"]
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-@dataclass(slots=True)
+
 class Seen:
     """One row of the log, its contents unread.
 
@@ -20,24 +21,56 @@ class Seen:
         at: When, as stored; empty where the header cannot be read.
         scope: As `rows.spelled` spells it; empty where there is none, or where it cannot be read.
         header: The header as stored; empty where it cannot be read.
-        parse: Reads the header; raises ValueError where it is no JSON object.
+        parse: Reads what views need of the header; raises ValueError where it is no JSON object.
         unreadable: Why it cannot be folded; None as far as can be told without reading all of the header.
+        first: It begins its pause's own stream, so that nothing in the log before it has made a row for that pause.
         fields: The header as the fact's newest revision has it, once read; else empty.
     """
 
-    position: int
-    stream: str
-    version: int
-    topic: str
-    name: str
-    pause: str
-    at: str
-    scope: str
-    header: bytes = field(repr=False)
-    parse: Callable[[bytes], dict[str, Any]] = field(repr=False)
-    unreadable: Why | None = None
-    fields: dict[str, Any] = field(default_factory=dict, repr=False)
-    _read: bool | None = None
+    __slots__ = (
+        "_read", "at", "fields", "first", "header", "name", "parse", "pause", "position", "scope", "stream", "topic",
+        "unreadable", "version",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0917 - written out by hand, and filled in order: one is made for every fact of the log
+        self,
+        position: int,
+        stream: str,
+        version: int,
+        topic: str,
+        name: str,
+        pause: str,
+        at: str,
+        scope: str,
+        header: bytes,
+        parse: Callable[[bytes], dict[str, Any]],
+        unreadable: Why | None = None,
+    ) -> None:
+        self.position = position
+        self.stream = stream
+        self.version = version
+        self.topic = topic
+        self.name = name
+        self.pause = pause
+        self.at = at
+        self.scope = scope
+        self.header = header
+        self.parse = parse
+        self.unreadable = unreadable
+        self.first = version <= 1 and pause == stream
+        self.fields = _NOTHING
+        self._read: bool | None = None
+
+    def again(self, *, spoiled: bool = False) -> "Seen":
+        """Give it anew, for a view that shall look at every row it names; `spoiled` as one that cannot be read."""
+        same = (self.position, self.stream, self.version, self.topic, self.name, self.pause, self.at, self.scope)
+        fresh = (
+            Seen(*same, b"", self.parse, "corrupt")
+            if spoiled
+            else Seen(*same, self.header, self.parse, self.unreadable)
+        )
+        fresh.first = False
+        return fresh
 
     def readable(self) -> bool:
         """Read the header, once for all views; tell whether it could be."""
@@ -54,6 +87,20 @@ class Seen:
     def text(self) -> str:
         """The header as text; raises ValueError where it is none."""
         return self.header.decode()
+
+
+def joined(facts: Iterable[Seen]) -> Iterator[str]:
+    """Name the rounds that new pauses are of, but for those of one call: nothing before can have begun such a round."""
+    for fact in facts:
+        if fact.first:
+            asks = fact.name == "pause.paused" and fact.unreadable is None and fact.readable()
+            round_ = fact.fields.get("round") if asks else None
+            lead, calls = (round_.get("lead"), round_.get("calls")) if isinstance(round_, dict) else (None, None)
+            if lead == fact.pause and isinstance(calls, list) and len(calls) == 1:
+                continue
+            yield fact.pause
+            if isinstance(lead, str):
+                yield lead
 
 
 def uuid_text(value: Any, known: str) -> str:

@@ -10,7 +10,7 @@ from ..domain.axes import Axes, Scope
 from ..domain.facts import FACTS, rfc3339
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values
-from .seen import Seen, completes, uuid_text
+from .seen import Seen, completes, joined, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,13 @@ MEMBERS = Table(
     "stranded_pauses",
     RoundPause,
     ("pause",),
-    (("scope", "state", "closes_at", "pause"), ("state", "closes_at", "pause"), ("unreadable", "since", "pause")),
+    (
+        ("scope", "state", "closes_at", "pause"),
+        ("scope", "unreadable", "since", "pause"),
+        # Apart, so that nothing within one scope is ever looked for among all tenants' rows.
+        ("+state", "closes_at", "pause"),
+        ("+unreadable", "since", "pause"),
+    ),
 )
 ROUNDS = Table(
     "stranded_rounds",
@@ -108,9 +114,9 @@ ROUNDS = Table(
         ("scope", "phase", "since", "lead"),
         ("scope", "phase", "closes_at", "lead"),
         ("scope", "phase", "lease_until", "lead"),
-        ("phase", "since", "lead"),
-        ("phase", "closes_at", "lead"),
-        ("phase", "lease_until", "lead"),
+        ("+phase", "since", "lead"),
+        ("+phase", "closes_at", "lead"),
+        ("+phase", "lease_until", "lead"),
     ),
 )
 
@@ -126,11 +132,12 @@ class StrandedTurns(Projection):
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
         """Look at each pause, and then at its round."""
-        yield MEMBERS, {(fact.pause,) for fact in facts}
-        rows = [page.get(MEMBERS, fact.pause) for fact in facts]
+        known = {fact.pause for fact in facts if not fact.first}
+        yield MEMBERS, [(pause,) for pause in known]
+        rows = [page.get(MEMBERS, pause) for pause in known]
         leads = {row["lead"] for row in rows if row is not None and row["lead"]}
         # Settlements stand in the lead's stream, when its own row is gone.
-        yield ROUNDS, {(lead,) for lead in (*leads, *(fact.pause for fact in facts), *map(_lead, facts)) if lead}
+        yield ROUNDS, [(lead,) for lead in leads.union(known, joined(facts))]
 
     def fold(self, fact: Seen, page: Page) -> None:
         """Take one fact into its round."""
@@ -158,12 +165,6 @@ class StrandedTurns(Projection):
         round_ = page.get(ROUNDS, row["lead"] or fact.pause)
         if round_ is not None:
             page.put(ROUNDS, {**round_, "unreadable": 1})
-
-
-def _lead(fact: Seen) -> str | None:
-    round_ = fact.fields.get("round") if fact.name == "pause.paused" else None
-    lead = round_.get("lead") if isinstance(round_, dict) else None
-    return lead if isinstance(lead, str) else None
 
 
 def _pause(fact: Seen, page: Page) -> None:
@@ -326,24 +327,24 @@ class StrandedView(View[StrandedTurns]):
                 yield item
 
     async def _unreadable_pauses(self, where: Sequence[Condition]) -> AsyncIterator[Stranded]:
-        async for row in self._each(Query(MEMBERS, (*where, ("unreadable", "=", 1)), ("since", "pause"))):
+        async for row in self._each(Query(MEMBERS, (*where, (_by("unreadable", where), "=", 1)), ("since", "pause"))):
             yield _member(row, "unreadable", row.since)
 
     async def _stalled(self, where: Sequence[Condition]) -> AsyncIterator[Stranded]:
-        async for row in self._each(Query(ROUNDS, (*where, *_phase("stalled")), ("since", "lead"))):
+        async for row in self._each(Query(ROUNDS, (*where, *_phase("stalled", where)), ("since", "lead"))):
             yield _turn(row, "stalled", row.since)
 
     async def _ready(self, where: Sequence[Condition]) -> AsyncIterator[Stranded]:
-        async for row in self._each(Query(ROUNDS, (*where, *_phase("ready")), ("since", "lead"))):
+        async for row in self._each(Query(ROUNDS, (*where, *_phase("ready", where)), ("since", "lead"))):
             yield _turn(row, "ready", row.since)
-        closed: list[Condition] = [*_phase("waiting"), ("closes_at", "<=", self._closed_by())]
+        closed: list[Condition] = [*_phase("waiting", where), ("closes_at", "<=", self._closed_by())]
         async for row in self._each(Query(ROUNDS, (*where, *closed), ("closes_at", "lead"))):
             assert row.closes_at is not None  # noqa: S101 - it was asked by
             yield _turn(row, "ready", row.closes_at + self._ask.leeway)
 
     async def _lease_ended(self, where: Sequence[Condition]) -> AsyncIterator[Stranded]:
         now = self._ask.now()
-        query = Query(ROUNDS, (*where, *_phase("owed"), ("lease_until", "<=", now)), ("lease_until", "lead"))
+        query = Query(ROUNDS, (*where, *_phase("owed", where), ("lease_until", "<=", now)), ("lease_until", "lead"))
         async for rows in self._pages(query):
             renewed = await self._ask.leases([row.lead for row in rows])
             for row in rows:
@@ -354,7 +355,7 @@ class StrandedView(View[StrandedTurns]):
                     yield _turn(row, "lease_ended", ends, ends)
 
     async def _closed(self, where: Sequence[Condition]) -> AsyncIterator[Stranded]:
-        closed: list[Condition] = [("state", "=", "open"), ("closes_at", "<=", self._closed_by())]
+        closed: list[Condition] = [(_by("state", where), "=", "open"), ("closes_at", "<=", self._closed_by())]
         async for row in self._each(Query(MEMBERS, (*where, *closed), ("closes_at", "pause"))):
             assert row.closes_at is not None  # noqa: S101 - it was asked by
             yield _member(row, "closed", row.closes_at + self._ask.leeway)
@@ -388,8 +389,14 @@ async def _first(limit: int, items: AsyncIterator[Stranded]) -> list[Stranded]:
     return listed
 
 
-def _phase(phase: str) -> tuple[Condition, ...]:
-    return ("phase", "=", phase), ("unreadable", "=", 0)
+def _by(column: str, where: Sequence[Condition]) -> str:
+    """Name a column so that its question goes by the index made for it: of one scope, or of all tenants."""
+    return column if where else f"+{column}"
+
+
+def _phase(phase: str, where: Sequence[Condition]) -> tuple[Condition, ...]:
+    # What is unreadable is rare, and is passed over rather than searched.
+    return (_by("phase", where), "=", phase), ("+unreadable", "=", 0)
 
 
 def _turn(

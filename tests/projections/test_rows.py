@@ -206,6 +206,7 @@ def test_a_build_grows_beside_the_live_one_and_takes_its_place_once_it_is_as_far
     assert not rows.swap(2)
     assert {row["id"] for row in rows.select(Query(THINGS))} == {thing(1)["id"], thing(2)["id"]}
     rows.save(Place(2, 1), {}, 2)
+    rows.index_build(2)
     assert rows.swap(2)
     assert not rows.swap(2)
     assert rows.place() == Place(2, 2)
@@ -223,6 +224,7 @@ def test_a_build_that_was_left_is_begun_anew(rows):
     with pytest.raises(LostRace):
         rows.save(Place(2, 5), {}, 6)
     rows.save(again, {THINGS: Change([], [thing(1)])}, 1)
+    rows.index_build(2)
     assert rows.swap(2)
     assert rows.select(Query(THINGS)) == [thing(1)]
 
@@ -231,5 +233,6 @@ def test_a_third_build_starts_empty_where_the_first_one_was(rows):
     put(rows, thing(1))
     for build in (2, 3):
         rows.save(rows.begin_build(), {THINGS: Change([], [thing(build)])}, 1)
+        rows.index_build(build)
         assert rows.swap(build)
     assert rows.select(Query(THINGS)) == [thing(3)]
