@@ -75,7 +75,8 @@ OPEN = Table(
         # Apart, so that nothing within one scope is ever looked for among all tenants' rows.
         ("+unreadable", "closes_at", "pause"),
         ("+unreadable", "since", "pause"),
-        ("scope", "session_id"),
+        # The session first, so that only questions about one go by it.
+        ("session_id", "scope"),
     ),
 )
 ROUNDS = Table("open_rounds", OpenRound, ("lead",))
