@@ -9,7 +9,9 @@ from typing import Any
 from ..projections.projection import Projection
 from ..projections.rows import Place, Query, Rows, Table, Values
 from .check_streams import Fault
-from .runner import BATCH, Follower, Log
+from .follower import Follower
+from .headers import Log
+from .runner import BATCH
 from .views_sqlite import SQLiteRows, ViewsFile
 
 _PAGE = 2000

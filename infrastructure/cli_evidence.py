@@ -26,13 +26,13 @@ from .check_views import views_faults
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome
 from .cli_views import bar
+from .headers import Log
 from .log_key import log_signer
 from .mapper import FactMapper
 from .merkle import Unproved
 from .notary import Notary
 from .notes import Checkpoint, Verifier, hashes_as_text
 from .readings import record_reading
-from .runner import Log
 from .sealed import SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
