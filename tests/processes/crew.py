@@ -77,12 +77,15 @@ class Worker:
 
 
 class Nursery:
-    """The process that workers are forked out of: it has imported what they need, and does nothing else."""
+    """The process that workers are forked out of: it has imported what they need, and does nothing else.
 
-    def __init__(self, program="worker.py", *arguments):
+    `environment` is added to its own: a PYTHONPATH makes them workers of another build.
+    """
+
+    def __init__(self, program="worker.py", *arguments, **environment):
         self._control, theirs = socket.socketpair()
         command = [sys.executable, str(Path(__file__).with_name(program)), str(theirs.fileno()), *arguments]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=os.environ | environment)
         theirs.close()
 
     def fork(self, **config):
