@@ -21,12 +21,19 @@ SALT_BYTES = 16
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
 
+#: What was said, or who said it and whom it was for: the two are erased apart.
+ContentKind = Literal["content", "person"]
+
 #: Lower-case hex of a SHA-256.
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ContentAlteredError(Exception):
     """The stored bytes are not those that were digested. Judged at step 3 or 5, never shown to a caller as it is."""
+
+
+class ContentErasedError(Exception):
+    """The key of what was written was destroyed: nobody can read it any more. What was digested stands as it stood."""
 
 
 class ContentUnreadError(Exception):
@@ -36,8 +43,8 @@ class ContentUnreadError(Exception):
 class Segments(Protocol):
     """Where the segments of one row are, while its header is written or read."""
 
-    def put(self, content: "Content") -> dict[str, Any]:
-        """Store a content's body as the next segment, and give the header that names it."""
+    def put(self, content: "Content") -> dict[str, Any] | None:
+        """Store a content's body as the next segment, and give the header that names it; None leaves it out."""
         ...
 
     def source(self, content: "Content") -> Callable[[], bytes] | None:
@@ -46,13 +53,16 @@ class Segments(Protocol):
 
 
 class Held:
-    """The body of a content, once somebody has asked for it, and where it comes from."""
+    """The body of a content, once somebody has asked for it, and where it comes from; its kind where it is new."""
 
-    __slots__ = ("body", "source")
+    __slots__ = ("body", "kind", "source")
 
-    def __init__(self, body: bytes | None = None, source: Callable[[], bytes] | None = None) -> None:
+    def __init__(
+        self, body: bytes | None = None, source: Callable[[], bytes] | None = None, kind: ContentKind = "content"
+    ) -> None:
         self.body = body
         self.source = source
+        self.kind = kind
 
 
 class Content(BaseModel):
@@ -76,24 +86,25 @@ class Content(BaseModel):
     stored: int = 0
     digest: Digest
     comp: Literal["none", "zstd"] = "none"
-    cipher: Literal["none"] = "none"
+    cipher: Literal["none", "aes-256-gcm"] = "none"
     key: UUID | None = None
 
     #: The bytes themselves, or how to get them. They stand beside the header, never in it.
     held: Any = Field(default_factory=Held, exclude=True, repr=False)
 
     @classmethod
-    def of(cls, clear: bytes, media_type: str = JSON_TYPE) -> Self:
+    def of(cls, clear: bytes, media_type: str = JSON_TYPE, kind: ContentKind = "content") -> Self:
         """Salt and digest what is about to be stored."""
         body = secrets.token_bytes(SALT_BYTES) + clear
         digest = hashlib.sha256(body).hexdigest()
-        return cls(media_type=media_type, size=len(clear), digest=digest, held=Held(body))
+        return cls(media_type=media_type, size=len(clear), digest=digest, held=Held(body, kind=kind))
 
     def body(self) -> bytes:
         """Give the salt and the clear bytes, proved against the digest.
 
         Raises:
             ContentAlteredError: they are not what was digested.
+            ContentErasedError: their key was destroyed.
             ContentUnreadError: only the header was read.
         """
         held: Held = self.held
@@ -111,16 +122,33 @@ class Content(BaseModel):
         return self.body()[SALT_BYTES:]
 
     @property
+    def kind(self) -> ContentKind:
+        """Whether it is what was said, or who said it; of one that was read, its key tells."""
+        held: Held = self.held
+        return held.kind
+
+    @property
     def intact(self) -> bool:
-        """Whether the stored bytes are those that were digested."""
+        """Whether it can be read, and the stored bytes are those that were digested."""
         try:
             self.body()
-        except ContentAlteredError:
+        except (ContentAlteredError, ContentErasedError):
             return False
         return True
 
+    @property
+    def erased(self) -> bool:
+        """Whether its key was destroyed."""
+        try:
+            self.body()
+        except ContentErasedError:
+            return True
+        except ContentAlteredError:
+            return False
+        return False
+
     @model_serializer(mode="wrap")
-    def _write(self, handler: Callable[[Any], dict[str, Any]], info: SerializationInfo) -> dict[str, Any]:
+    def _write(self, handler: Callable[[Any], dict[str, Any]], info: SerializationInfo) -> dict[str, Any] | None:
         segments: Segments | None = info.context
         return handler(self) if segments is None else segments.put(self)
 

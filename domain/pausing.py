@@ -326,7 +326,7 @@ class Pausing:
             priority=routing.priority,
             groups=tuple(self.services.identity.tag("group", group) for group in routing.groups),
             assignees=tuple(self.services.identity.tag("actor", person) for person in routing.assignees),
-            people=Content.of(strict_json.canonical(people, limit=VALUE_BYTES)) if named else None,
+            people=Content.of(strict_json.canonical(people, limit=VALUE_BYTES), kind="person") if named else None,
         )
 
     async def _superseded(self, plan: Plan, lead_id: UUID, stamp: Stamp) -> list[PauseFact]:

@@ -92,8 +92,11 @@ class Pauses(Protocol):
         """
         ...
 
-    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None]) -> bool:
-        """Append to a refusal stream, judging again by its tail until it fits; False where `write` gives None."""
+    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None], *, of: UUID | None) -> bool:
+        """Append to a refusal stream, judging again by its tail until it fits; False where `write` gives None.
+
+        `of` is the pause, whose keys seal who was refused; None where it is not in this store.
+        """
         ...
 
     async def renew(self, lead: UUID, fence: int, seconds: int) -> bool:

@@ -64,7 +64,9 @@ class Refusing:
             else:
                 return True
         stream = self.services.identity.refusals(refusal.pause_id)
-        return await self.services.pauses.refuse(stream, lambda tail: self._at(refusal, pause, tail, stream))
+        return await self.services.pauses.refuse(
+            stream, lambda tail: self._at(refusal, pause, tail, stream), of=None if pause is None else pause.id
+        )
 
     def _at(self, refusal: Refusal, pause: Pause | None, tail: Tail, stream: UUID) -> Refused | None:
         hour = _hour(self.stamp.now)

@@ -206,7 +206,7 @@ def _copy(actor: ActorRecord | None) -> ActorRecord | None:
     """Salt a person's id anew for each row that names it."""
     if actor is None or actor.who is None:
         return actor
-    return actor.model_copy(update={"who": Content.of(actor.who.clear(), actor.who.media_type)})
+    return actor.model_copy(update={"who": Content.of(actor.who.clear(), actor.who.media_type, "person")})
 
 
 def named(actor: ActorRecord | None) -> str | None:

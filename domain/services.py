@@ -103,5 +103,5 @@ class Services:
             method=actor.method,
             authenticated_at=actor.authenticated_at,
             on_behalf_of=None if behalf is None else self.identity.tag("actor", behalf),
-            who=Content.of(actor.id.encode(), TEXT_TYPE),
+            who=Content.of(actor.id.encode(), TEXT_TYPE, "person"),
         )

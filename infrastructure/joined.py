@@ -54,9 +54,9 @@ class JoinedPauses:
             raise VersionConflict("a refusal is not part of the host's transaction")
         return await self._joined.append(facts)
 
-    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None]) -> bool:
+    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None], *, of: UUID | None) -> bool:
         """Append to a refusal stream, outside the transaction."""
-        return await self._own.refuse(stream, write)
+        return await self._own.refuse(stream, write, of=of)
 
     async def renew(self, lead: UUID, fence: int, seconds: int) -> bool:
         """Renew a lease in the transaction, for a claim that is part of it."""

@@ -1,8 +1,10 @@
-"""The key ring: which key mints, which keys open, and where they are kept.
+"""The key rings: which key mints, which keys open, and where they are kept.
 
 Keys come from the environment (`KeyRing.from_environment`) or from a file of their own (`KeyFile`). A key that was
 just made only opens; promoting lets it mint and leaves the former one opening; retiring ends that, once no pause
-needs it. Key ids are looked up in a dictionary and nowhere else: no id ever becomes a path, a query or a name.
+needs it. A vault key does the same for the data keys of the vault (vault.py): one wraps, all unwrap, and a retired one
+leaves the file altogether, so that what it wrapped opens nowhere any more. Key ids are looked up in a dictionary and
+nowhere else: no id ever becomes a path, a query or a name.
 
 A running process reads a key file again at most every `REREAD_SECONDS`, and at most every `MISS_SECONDS` when it
 meets a key id it does not know. So a rotation from the command line needs no restart: make a key, let a second
@@ -19,7 +21,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -35,6 +37,8 @@ from ..domain.errors import InteractionConfigurationError
 
 #: Where `from_environment` expects its text to come from.
 ENVIRONMENT = "PAUSELEDGER_KEYS"
+#: Where vault keys come from where `PAUSELEDGER_KEYS` gives the others.
+VAULT_ENVIRONMENT = "PAUSELEDGER_VAULT_KEYS"
 KID_BYTES = 4
 SECRET_BYTES = 32
 #: A running process reads its key file again once what it knows is this old.
@@ -45,10 +49,12 @@ MISS_SECONDS = 1.0
 SETTLES = timedelta(seconds=2 * REREAD_SECONDS)
 
 KeyState = Literal["opens", "mints", "retired"]
+#: What a key is for: it seals tokens, or wraps the data keys in the vault (there `mints` means that it wraps new ones).
+KeyUse = Literal["tokens", "vault"]
 
 _KID = re.compile(r"[0-9a-f]{8}")
 _SHAPE = (
-    f"{ENVIRONMENT} must read kid:secret[,kid:secret...]: each kid 8 lower-case hex digits, used once; each secret "
+    "must read kid:secret[,kid:secret...]: each kid 8 lower-case hex digits, used once; each secret "
     "32 random bytes in base64url; the first mints, all open"
 )
 _log = logging.getLogger("pauseledger.keys")
@@ -63,12 +69,14 @@ class KeyLife:
         state: `mints` (one key of a ring), `opens`, or `retired` (opens nothing).
         made_at: When it was drawn (UTC); None where the environment gave it.
         stopped_minting_at: From when on no process mints under it (UTC); None while it mints, or never did.
+        use: Whether it seals tokens or wraps the vault's data keys.
     """
 
     kid: str
     state: KeyState
     made_at: datetime | None = None
     stopped_minting_at: datetime | None = None
+    use: KeyUse = "tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +87,13 @@ class Key(KeyLife):
 
     def life(self) -> KeyLife:
         """Leave the secret out."""
-        return KeyLife(kid=self.kid, state=self.state, made_at=self.made_at, stopped_minting_at=self.stopped_minting_at)
+        return KeyLife(
+            kid=self.kid,
+            state=self.state,
+            made_at=self.made_at,
+            stopped_minting_at=self.stopped_minting_at,
+            use=self.use,
+        )
 
 
 class KeyRing:
@@ -101,7 +115,7 @@ class KeyRing:
         self._reading = Lock()
 
     @classmethod
-    def from_environment(cls, text: str) -> "KeyRing":
+    def from_environment(cls, text: str, use: KeyUse = "tokens") -> "KeyRing":
         """Read `kid:base64url(32 bytes)`, comma-separated: the first mints, all open. Rotating takes a restart.
 
         Raises:
@@ -109,17 +123,18 @@ class KeyRing:
         """
         entries = [entry.strip().partition(":") for entry in text.split(",")]
         keys = [
-            Key(kid=kid, secret=_secret(secret), state="opens" if at else "mints")
+            Key(kid=kid, secret=_secret(secret), state="opens" if at else "mints", use=use)
             for at, (kid, _, secret) in enumerate(entries)
         ]
         if not _sound(keys):
-            raise InteractionConfigurationError(_SHAPE)
+            named = ENVIRONMENT if use == "tokens" else VAULT_ENVIRONMENT
+            raise InteractionConfigurationError(f"{named} {_SHAPE}")
         return cls(keys)
 
     @classmethod
-    def ephemeral(cls) -> "KeyRing":
+    def ephemeral(cls, use: KeyUse = "tokens") -> "KeyRing":
         """Draw one key that ends with the process, for a ledger that does as well."""
-        return cls([_draw("mints", ())])
+        return cls([_draw("mints", (), use)])
 
     @property
     def minting(self) -> Key:
@@ -177,27 +192,37 @@ class KeyFile:
 
     def load(self) -> KeyRing:
         """Read the ring; a running process reads it again by itself."""
-        return KeyRing(self._read(), reload=self._read)
+        return KeyRing(self._of("tokens"), reload=lambda: self._of("tokens"))
+
+    def load_vault(self) -> KeyRing | None:
+        """Read the ring of vault keys, likewise; None where there are none, and texts are stored as they are."""
+        keys = self._of("vault")
+        return KeyRing(keys, reload=lambda: self._of("vault")) if keys else None
+
+    def _of(self, use: KeyUse) -> list[Key]:
+        return [key for key in self._read() if key.use == use]
 
     def create(self) -> KeyRing:
-        """Read the ring; make it first, with one key that mints, where there is none.
+        """Read the ring; make it first, with one key that mints and one that wraps, where there is none.
 
         Safe when several processes start at once: one of them makes it, and all read the same.
         """
         with self._told("make"):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._path.exists():
-                self._publish([_draw("mints", ())], replacing=False)
+                key = _draw("mints", ())
+                self._publish([key, _draw("mints", {key.kid}, "vault")], replacing=False)
         return self.load()
 
     def list(self) -> tuple[KeyLife, ...]:
         """Tell the life of every key, in the order in which they were made."""
         return tuple(key.life() for key in self._read())
 
-    def new(self) -> KeyLife:
-        """Add a key that only opens. Promote it once every host can read it."""
+    def new(self, use: KeyUse = "tokens") -> KeyLife:
+        """Add a key that only opens. Promote it once every host can read it. A file's first vault key wraps at once."""
         with self._changing() as keys:
-            key = _draw("opens", {key.kid for key in keys.values()})
+            first = not any(key.use == use for key in keys.values())
+            key = _draw("mints" if first else "opens", keys, use)
             keys[key.kid] = key
         return key.life()
 
@@ -211,7 +236,7 @@ class KeyFile:
             if key.state == "retired":
                 raise InteractionConfigurationError(f"key {kid} is retired and stays so; make another with `keys new`")
             if key.state == "opens":
-                former = next(key for key in keys.values() if key.state == "mints")
+                former = next(each for each in keys.values() if each.state == "mints" and each.use == key.use)
                 keys[former.kid] = replace(former, state="opens", stopped_minting_at=_now() + SETTLES)
                 keys[kid] = key = replace(key, state="mints", stopped_minting_at=None)
         return key.life()
@@ -221,8 +246,9 @@ class KeyFile:
 
         Args:
             kid: The key, 8 hex digits. Retiring it twice changes nothing.
-            blocked_by: Lists the pauses made before a time (UTC) that are still open or ready. It is asked with the
-                time at which the key stopped minting; a key that never minted is not asked about.
+            blocked_by: Lists the pauses made before a time (UTC) that are still open or ready; of a vault key, those
+                whose data keys it wraps. It is asked with the time at which the key stopped minting; a key that never
+                minted is not asked about.
 
         Raises:
             InteractionConfigurationError: the key mints, may still be minting elsewhere, or pauses need it.
@@ -235,6 +261,9 @@ class KeyFile:
                 if key.stopped_minting_at is not None:
                     _refuse_while_needed(kid, key.stopped_minting_at, blocked_by)
                 keys[kid] = key = replace(key, state="retired")
+                if key.use == "vault":
+                    # While its secret lasts, what it wrapped in an old backup opens.
+                    del keys[kid]
         return key.life()
 
     def _named(self, keys: dict[str, Key], kid: str) -> Key:
@@ -318,12 +347,14 @@ class _StoredKey(BaseModel):
     state: KeyState
     made_at: AwareDatetime | None
     stopped_minting_at: AwareDatetime | None
+    use: KeyUse = "tokens"
 
 
 class _StoredRing(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["pauseledger-keys/1"]
+    #: The second revision says of each key what it is for.
+    format: Literal["pauseledger-keys/1", "pauseledger-keys/2"]
     keys: list[_StoredKey]
 
 
@@ -334,7 +365,10 @@ def _parsed(raw: bytes) -> tuple[Key, ...] | None:
     except ValidationError:
         return None
     keys = tuple(Key(**{**entry.model_dump(), "secret": _secret(entry.secret)}) for entry in stored.keys)
-    return keys if _sound(keys) else None
+    tokens = [key for key in keys if key.use == "tokens"]
+    vault = [key for key in keys if key.use == "vault"]
+    once = len({key.kid for key in keys}) == len(keys)
+    return keys if once and _sound(tokens) and (not vault or _sound(vault)) else None
 
 
 def _written(keys: Iterable[Key]) -> bytes:
@@ -345,10 +379,11 @@ def _written(keys: Iterable[Key]) -> bytes:
             "state": key.state,
             "made_at": key.made_at and key.made_at.isoformat(),
             "stopped_minting_at": key.stopped_minting_at and key.stopped_minting_at.isoformat(),
+            "use": key.use,
         }
         for key in keys
     ]
-    return json.dumps({"format": "pauseledger-keys/1", "keys": entries}, indent=2).encode() + b"\n"
+    return json.dumps({"format": "pauseledger-keys/2", "keys": entries}, indent=2).encode() + b"\n"
 
 
 def _secret(text: str) -> bytes:
@@ -376,11 +411,11 @@ def _by_kid(keys: Iterable[Key]) -> dict[str, Key]:
     return {key.kid: key for key in held}
 
 
-def _draw(state: KeyState, taken: Iterable[str]) -> Key:
+def _draw(state: KeyState, taken: Container[str], use: KeyUse = "tokens") -> Key:
     kid = secrets.token_hex(KID_BYTES)
     while kid in taken:
         kid = secrets.token_hex(KID_BYTES)
-    return Key(kid=kid, secret=secrets.token_bytes(SECRET_BYTES), state=state, made_at=_now())
+    return Key(kid=kid, secret=secrets.token_bytes(SECRET_BYTES), state=state, made_at=_now(), use=use)
 
 
 def _refuse_while_needed(kid: str, stopped: datetime, blocked_by: Callable[[datetime], Sequence[UUID]]) -> None:

@@ -21,6 +21,7 @@ from ..domain.presenting import Presented
 from ..domain.readings import AuditRead
 from ..domain.switches import SwitchFlipped
 from ..domain.turn import TURN_BYTES
+from .vault import CIPHER, Sealing, SegmentSeal, SegmentsOpened, Vault
 
 MAGIC = b"PLF1"
 DIGEST_BYTES = 32
@@ -28,6 +29,8 @@ LENGTH_BYTES = 4
 #: Before the header: the magic word, the digest, the header's length.
 FRONT = len(MAGIC) + DIGEST_BYTES + LENGTH_BYTES
 NO_PREDECESSOR = bytes(DIGEST_BYTES)
+#: Nothing is encrypted.
+IN_CLEAR: Final = Sealing()
 #: zstd level 3: faster than no compression on a real store, and a third of the disk.
 LEVEL = 3
 #: No clear segment is larger; a frame that declares more is not inflated.
@@ -70,10 +73,11 @@ class Registry:
 class _Writing:
     """The segments of a row being written."""
 
-    def __init__(self) -> None:
+    def __init__(self, seal: SegmentSeal | None) -> None:
         self.stored: list[bytes] = []
+        self._seal = seal
 
-    def put(self, content: Content) -> dict[str, Any]:
+    def put(self, content: Content) -> dict[str, Any] | None:
         body = content.body()
         if len(body) > SEGMENT_BYTES:
             raise InteractionConfigurationError(
@@ -81,6 +85,12 @@ class _Writing:
             )
         packed = _compressor().compress(body)
         comp, stored = ("zstd", packed) if len(packed) < len(body) else ("none", body)
+        cipher, key = "none", None
+        if self._seal is not None:
+            sealed = self._seal.seal(content, stored, len(self.stored))
+            if sealed is None:
+                return None
+            stored, cipher, key = sealed[0], CIPHER, str(sealed[1])
         self.stored.append(stored)
         return {
             "segment": len(self.stored) - 1,
@@ -89,8 +99,8 @@ class _Writing:
             "stored": len(stored),
             "digest": content.digest,
             "comp": comp,
-            "cipher": "none",
-            "key": None,
+            "cipher": cipher,
+            "key": key,
         }
 
     def source(self, content: Content) -> None:
@@ -100,9 +110,10 @@ class _Writing:
 class _Reading:
     """The segments of a row being read; they are inflated when somebody asks."""
 
-    def __init__(self, state: bytes, start: int) -> None:
+    def __init__(self, state: bytes, start: int, opened: SegmentsOpened) -> None:
         self._state = state
         self._at = start
+        self._opened = opened
         self._places: dict[int, tuple[int, int]] = {}
 
     def locate(self, header: dict[str, Any]) -> list[bytes] | None:
@@ -122,7 +133,10 @@ class _Reading:
 
     def source(self, content: Content) -> Callable[[], bytes]:
         start, end = self._places.get(content.segment, (0, 0))
-        return lambda: _inflate(self._state[start:end], content)
+        if content.cipher == "none":
+            return lambda: _inflate(self._state[start:end], content)
+        clear = self._opened.source(content, self._state[start:end])
+        return lambda: _inflate(clear(), content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +150,12 @@ class Decoded:
 class FactMapper(Mapper[UUID]):
     """Maps facts to rows as docs/facts.md lays them out. The library's own mapper imports what the database names."""
 
-    def __init__(self, ledger_id: UUID, registry: Registry | None = None) -> None:
+    def __init__(self, ledger_id: UUID, registry: Registry | None = None, vault: Vault | None = None) -> None:
         self._ledger = ledger_id
         self._registry = registry or Registry()
+        self._vault = vault or Vault(ledger_id)
 
-    def encode(self, facts: Sequence[Fact]) -> list[tuple[StoredEvent, bytes]]:
+    def encode(self, facts: Sequence[Fact], sealing: Sealing = IN_CLEAR) -> list[tuple[StoredEvent, bytes]]:
         """Write the rows of one append, each with its digest; rows of one stream are chained in the order given."""
         heads: dict[UUID, bytes] = {}
         rows = []
@@ -148,7 +163,7 @@ class FactMapper(Mapper[UUID]):
             before = heads.get(fact.originator_id, fact.predecessor)
             if before is None:
                 raise ValueError(f"fact {fact.originator_version} of stream {fact.originator_id} has no predecessor")
-            row, digest = self._encode(fact, before)
+            row, digest = self._encode(fact, before, sealing)
             heads[fact.originator_id] = digest
             rows.append((row, digest))
         return rows
@@ -157,16 +172,18 @@ class FactMapper(Mapper[UUID]):
         """Write one row; its predecessor must be known."""
         return self.encode([domain_event])[0][0]
 
-    def _encode(self, fact: Fact, before: bytes) -> tuple[StoredEvent, bytes]:
-        segments = _Writing()
+    def _encode(self, fact: Fact, before: bytes, sealing: Sealing) -> tuple[StoredEvent, bytes]:
+        segments = _Writing(sealing.of(fact, self._ledger))
         header = fact.model_dump_json(context=segments).encode()
         topic = fact.topic()
         digest = self._digest(fact.originator_id, fact.originator_version, topic, before, header, *segments.stored)
         state = b"".join((MAGIC, digest, _u32(len(header)), header, *segments.stored))
         return StoredEvent(fact.originator_id, fact.originator_version, topic, state), digest
 
-    def decode(self, row: StoredEvent, before: bytes) -> Decoded:
+    def decode(self, row: StoredEvent, before: bytes, *, alone: bool = False) -> Decoded:
         """Read one row and hold it against its digest; `before` is the digest that stands in the row before it.
+
+        One read `alone` came without the keys of its pause: they are looked up, blocking, once a text is asked for.
 
         Raises:
             LedgerTooNew: the fact is unknown here.
@@ -176,7 +193,9 @@ class FactMapper(Mapper[UUID]):
         stream = row.originator_id if isinstance(row.originator_id, UUID) else UUID(row.originator_id)
         position = row.id if isinstance(row, Notification) else None
         header, start = self._header(stream, version, state, position)
-        reading = _Reading(state, start)
+        pause = header.get("pause")
+        opened = SegmentsOpened(self._vault, stream, version, row.topic, str(pause), alone)
+        reading = _Reading(state, start, opened)
         segments = reading.locate(header)
         if segments is None:
             raise LedgerCorrupt(stream, version, "the row's segments do not fit its header", position=position)
@@ -251,7 +270,7 @@ class FactMapper(Mapper[UUID]):
 
     def to_domain_event(self, stored_event: StoredEvent) -> Any:
         """Read one row by itself, for readers that follow the log; its chain is judged where whole streams are read."""
-        return self.decode(stored_event, NO_PREDECESSOR).fact
+        return self.decode(stored_event, NO_PREDECESSOR, alone=True).fact
 
     def _header(self, stream: UUID, version: int, state: bytes, position: int | None) -> tuple[Any, int]:
         length = int.from_bytes(state[FRONT - LENGTH_BYTES : FRONT], "big")

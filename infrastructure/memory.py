@@ -1,6 +1,7 @@
 """The ledger in this process's memory: for tests and trials, gone with the process."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from secrets import randbelow, token_bytes
 from typing import Any
@@ -14,13 +15,16 @@ from .store import (
     SCHEMA_REVISION,
     SETTLED,
     Front,
+    KeyKind,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
     Snapshot,
     StreamConflict,
+    VaultRow,
     named,
     place,
+    wrapper_of,
 )
 
 
@@ -31,10 +35,15 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
         super().__init__()
         self._identity = LedgerIdentity(uuid4(), token_bytes(32), randbelow(EPOCHS), SCHEMA_REVISION)
         self._leases: dict[UUID, Lease] = {}
+        self._vault: dict[UUID, VaultRow] = {}
 
-    def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+    def append(self, rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> Sequence[int]:
         """Write sorted rows, all or none."""
-        positions = self._insert_events(rows) or ()
+        with self._database_lock:
+            if any(row.pause in self._vault for row in keys):
+                raise StreamConflict(f"its pause has keys: {named(rows)}")
+            positions = self._insert_events(rows) or ()
+            self._vault |= {row.pause: row for row in keys}
         self._notify_listeners()
         return positions
 
@@ -64,6 +73,7 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
                 leases={pause: self._leases[pause] for pause in set(streams) & self._leases.keys()},
                 epoch=self._identity.epoch,
                 now=datetime.now(UTC),
+                keys=self.vault(streams),
             )
 
     def _stream(self, stream: UUID) -> list[Notification]:
@@ -107,7 +117,38 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
 
     def identity(self) -> LedgerIdentity:
         """Read who this ledger is: another one in every process and every instance."""
-        return self._identity
+        wrapped = (wrapper_of(row.content or row.person) for row in self._vault.values())
+        return replace(self._identity, vault_kid=next(filter(None, wrapped), None))
+
+    def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
+        """Read the data keys of these pauses."""
+        with self._database_lock:
+            return [self._vault[pause] for pause in sorted(set(pauses)) if pause in self._vault]
+
+    def vault_after(self, pause: UUID | None, limit: int) -> Sequence[VaultRow]:
+        """Go through the vault by pause."""
+        with self._database_lock:
+            return [self._vault[one] for one in sorted(self._vault) if pause is None or one > pause][:limit]
+
+    def destroy(self, pauses: Sequence[UUID], kind: KeyKind) -> int:
+        """Forget one data key of each of these pauses."""
+        with self._database_lock:
+            held = [row for row in self.vault(pauses) if getattr(row, kind) is not None]
+            for row in held:
+                self._vault[row.pause] = replace(row, content=None) if kind == "content" else replace(row, person=None)
+            return len(held)
+
+    def rewrap(self, was: VaultRow, now: VaultRow) -> bool:
+        """Replace wrapped keys."""
+        with self._database_lock:
+            same = self._vault.get(was.pause) == was
+            if same:
+                self._vault[was.pause] = now
+            return same
+
+    def scrub(self) -> bool:
+        """Do nothing: what was forgotten is gone."""
+        return True
 
     def draw_epoch(self) -> int:
         """Replace the epoch by another random one."""

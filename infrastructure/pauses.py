@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ from ..domain.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from ..domain.facts import Fact, Paused, Refused
+from ..domain.facts import FACTS, Fact, Paused, Refused
 from ..domain.pause import Pause, PauseFact, replay
 from ..domain.ports import Found, Tail
 from ..domain.recording import REFUSAL_STREAM
@@ -29,8 +29,10 @@ from ..domain.round import Round
 from ..domain.services import RELOADS
 from .clock import StoreClock
 from .executor import Executor
+from .keys import KeyRing
 from .mapper import NO_PREDECESSOR, FactMapper, Registry, stored_digest
-from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict
+from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict, VaultRow
+from .vault import Sealing, Vault
 
 T = TypeVar("T")
 
@@ -55,8 +57,12 @@ class Streams(Protocol):
         """Read whole streams and what goes with them."""
         ...
 
-    async def append(self, rows: Sequence[StoredEvent], *, mints: bool) -> Appended:
-        """Append rows, all or none; the ledger's epoch is told where tokens are minted next."""
+    async def append(self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = ()) -> Appended:
+        """Append rows, and new keys, all or none; the ledger's epoch is told where tokens are minted next."""
+        ...
+
+    async def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
+        """Read the data keys of these pauses."""
         ...
 
     async def newest(self, stream: UUID) -> StoredEvent | None:
@@ -83,12 +89,16 @@ class ThreadedStreams:
         """Read whole streams and what goes with them."""
         return await self._run(self._recorder.load, streams)
 
-    async def append(self, rows: Sequence[StoredEvent], *, mints: bool) -> Appended:
+    async def append(self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = ()) -> Appended:
         """Append rows, all or none."""
-        return await self._run(self._append, rows, mints)
+        return await self._run(self._append, rows, mints, keys)
 
-    def _append(self, rows: Sequence[StoredEvent], mints: bool) -> Appended:
-        positions = self._recorder.insert_events(rows)
+    async def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
+        """Read the data keys of these pauses."""
+        return await self._run(self._recorder.vault, pauses)
+
+    def _append(self, rows: Sequence[StoredEvent], mints: bool, keys: Sequence[VaultRow]) -> Appended:
+        positions = self._recorder.insert_events(rows, keys=keys)
         if not mints:
             return Appended(positions, None)
         try:
@@ -148,9 +158,11 @@ class EventSourcedPauses:
         leeway: timedelta,
         registry: Registry | None = None,
         streams: Streams | None = None,
+        ring: KeyRing | None = None,
     ) -> None:
-        self._of = (ledger_id, registry)
-        self.mapper = FactMapper(ledger_id, registry)
+        self.vault = Vault(ledger_id, ring, recorder.vault)
+        self._of = (ledger_id, registry, ring)
+        self.mapper = FactMapper(ledger_id, registry, self.vault)
         self.log = PauseLog(recorder, self.mapper)
         self._recorder = recorder
         self._run = executor
@@ -167,7 +179,7 @@ class EventSourcedPauses:
 
     def over(self, streams: Streams) -> "EventSourcedPauses":
         """Reach the same store over other streams: its clock is shared, and nothing that was read or written."""
-        ledger_id, registry = self._of
+        ledger_id, registry, ring = self._of
         other = EventSourcedPauses(
             self._recorder,
             self._run,
@@ -176,6 +188,7 @@ class EventSourcedPauses:
             leeway=self._leeway,
             registry=registry,
             streams=streams,
+            ring=ring,
         )
         other._clock = self._clock
         return other
@@ -229,8 +242,12 @@ class EventSourcedPauses:
         Raises:
             VersionConflict: a stream went on meanwhile.
             StoreUnavailable: the store could not speak, or another rule of it objected.
+            InteractionConfigurationError: texts are encrypted here, and the keys for that are not in the ring.
         """
         self.stay()
+        return await self._append_in_turn(facts, None)
+
+    async def _append_in_turn(self, facts: Sequence[Fact], sealing: Sealing | None) -> tuple[Fact, ...]:
         places = [(fact.originator_id, fact.originator_version) for fact in facts]
         while ahead := [self._appending[place] for place in places if place in self._appending]:
             # Somebody here is writing that version.
@@ -241,7 +258,7 @@ class EventSourcedPauses:
         ended = asyncio.get_running_loop().create_future()
         self._appending |= dict.fromkeys(places, ended)
         try:
-            appended = await self._append(facts)
+            appended = await self._append(facts, sealing or await self._sealing(facts))
             self._remember(places)
         finally:
             ended.set_result(None)
@@ -267,17 +284,34 @@ class EventSourcedPauses:
         while len(self._written) > REMEMBERED:
             self._written.popitem(last=False)
 
-    async def _append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
+    async def _sealing(self, facts: Sequence[Fact]) -> Sealing:
+        """Find the keys that facts are sealed with; a pause's first fact brings its own."""
+        # A refused attempt on a pause that is not in this store names no scope. Keys made for it would stand in the way
+        # of those that come with the pause.
+        pauses = {fact.pause for fact in facts if isinstance(fact, FACTS) and fact.scope is not None}
+        new = {fact.pause for fact in facts if isinstance(fact, Paused)}
+        return await self._sealing_of(pauses - new, new)
+
+    async def _sealing_of(self, pauses: Collection[UUID], new: Collection[UUID] = ()) -> Sealing:
+        unknown = self.vault.unknown(pauses)
+        if unknown:
+            self.vault.learn(unknown, await self._streams.vault(unknown))
+        return self.vault.sealing(pauses, new)
+
+    async def _append(self, facts: Sequence[Fact], sealing: Sealing) -> tuple[Fact, ...]:
         paused = [fact for fact in facts if isinstance(fact, Paused)]
         long = any(fact.turn.content and fact.turn.content.size > LONG for fact in paused)
-        rows = await self._run(self.mapper.encode, facts) if long else self.mapper.encode(facts)
+        rows = await self._run(self.mapper.encode, facts, sealing) if long else self.mapper.encode(facts, sealing)
         try:
             # Tokens are minted for what was paused, and nothing was read before: they have to be of the ledger's epoch.
-            appended = await self._streams.append([row for row, _ in rows], mints=bool(paused))
+            appended = await self._streams.append([row for row, _ in rows], mints=bool(paused), keys=sealing.made)
         except StreamConflict:
+            # Perhaps somebody else brought the keys of a pause first.
+            self.vault.forget(row.pause for row in sealing.made)
             raise VersionConflict(f"stream {facts[0].originator_id} went on") from None
         except IntegrityError as broken:
             raise StoreUnavailable(f"the store turned the append down: {broken}") from None
+        self.vault.keep(sealing)
         if appended.epoch is not None:
             self._epoch = appended.epoch
         return tuple(
@@ -285,12 +319,12 @@ class EventSourcedPauses:
             for fact, (_, digest), position in zip(facts, rows, appended.positions, strict=True)
         )
 
-    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None]) -> bool:
+    async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None], *, of: UUID | None) -> bool:
         """Append to a refusal stream; it judges again like any writer.
 
         Those that come while another one is being written are written together, in one append.
         """
-        refusal = _Refusal(write, asyncio.get_running_loop().create_future())
+        refusal = _Refusal(write, of, asyncio.get_running_loop().create_future())
         queue = self._refusing.get(stream)
         if queue is None:
             queue = self._refusing[stream] = _Queue()
@@ -330,6 +364,7 @@ class EventSourcedPauses:
         snapshot = await self._streams.load(streams)
         self._clock.correct(snapshot.now, asked)
         self._epoch = snapshot.epoch
+        self.vault.learn(streams, snapshot.keys)
         for stream in streams:
             if stream in self._written:
                 # What the store says now counts: it may have been set back to an earlier state.
@@ -394,7 +429,7 @@ class EventSourcedPauses:
         """Write what waits for a refusal stream, batch by batch, until nothing does."""
         while batch := queue.take():
             try:
-                written = await self._refuse(stream, [refusal.write for refusal in batch])
+                written = await self._refuse(stream, batch)
             except Exception as failed:  # noqa: BLE001 - each of those who wait is told
                 for refusal in batch:
                     refusal.fail(failed)
@@ -403,14 +438,16 @@ class EventSourcedPauses:
                     refusal.end(done)
         del self._refusing[stream]
 
-    async def _refuse(self, stream: UUID, writes: Sequence[Callable[[Tail], Refused | None]]) -> list[bool]:
+    async def _refuse(self, stream: UUID, batch: "Sequence[_Refusal]") -> list[bool]:
+        writes = [refusal.write for refusal in batch]
         for _ in range(RELOADS):
             tail = self._tails.pop(stream, None) or await self._tail(stream)
-            facts, after = self._chained(tail, writes)
+            sealing = await self._sealing_of({refusal.of for refusal in batch if refusal.of is not None})
+            facts, after = self._chained(tail, writes, sealing)
             chain = [fact for fact in facts if fact is not None]
             with suppress(VersionConflict):
                 if chain:
-                    await self.append(chain)
+                    await self._append_in_turn(chain, sealing)
                 self._tails[stream] = after
                 while len(self._tails) > REMEMBERED:
                     self._tails.popitem(last=False)
@@ -418,14 +455,14 @@ class EventSourcedPauses:
         return [False] * len(writes)
 
     def _chained(
-        self, tail: Tail, writes: Sequence[Callable[[Tail], Refused | None]]
+        self, tail: Tail, writes: Sequence[Callable[[Tail], Refused | None]], sealing: Sealing
     ) -> tuple[list[Refused | None], Tail]:
         """Let each judge by the end that the one before it leaves."""
         facts: list[Refused | None] = []
         for write in writes:
             fact = write(tail)
             if fact is not None:
-                [(_, digest)] = self.mapper.encode([fact])
+                [(_, digest)] = self.mapper.encode([fact], sealing)
                 written = tail.written | {_axis_and_hour(fact)}
                 tail = Tail(version=fact.originator_version, head=digest, at=fact.at, written=written)
             facts.append(fact)
@@ -461,6 +498,7 @@ class _Refusal:
     """One that waits to be written, and whoever waits for it; they may have gone meanwhile."""
 
     write: Callable[[Tail], Refused | None]
+    of: UUID | None
     written: "asyncio.Future[bool]"
 
     def end(self, done: bool) -> None:

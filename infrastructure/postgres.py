@@ -38,12 +38,15 @@ from .store import (
     HEADER_BYTES,
     SCHEMA_REVISION,
     Front,
+    KeyKind,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
     Snapshot,
+    VaultRow,
     known,
     understood,
+    wrapper_of,
 )
 from .views_postgres import make_views
 
@@ -55,6 +58,7 @@ _GRANTS = """
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT, INSERT (originator_id, originator_version, topic, state) ON {events} TO {role};
 GRANT SELECT ON {ledger}, {schema}.floor_holders TO {role};
+GRANT SELECT, INSERT (pause, content_key, person_key, content, person) ON {vault} TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {lease} TO {role};
 GRANT EXECUTE ON FUNCTION {schema}.bound(), {schema}.newest_position(),
     {schema}.read_log(bigint, bigint, text[], integer, bigint) TO {role};
@@ -68,6 +72,11 @@ GRANT USAGE ON SCHEMA {schema}, {views} TO {role};
 GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {views} TO {role};
 GRANT EXECUTE ON FUNCTION {schema}.bound(), {schema}.newest_position(),
     {schema}.read_log(bigint, bigint, text[], integer, bigint), {schema}.record_reading(bigint, bytea) TO {role};
+"""
+
+# The one right to change anything that was written; the vault's guard lets it null a key and set its tombstone.
+_ERASES = """
+GRANT UPDATE (content, content_destroyed_at, person, person_destroyed_at) ON {vault} TO {role};
 """
 
 # Whoever may append in an older ledger may do so after it was brought over.
@@ -187,9 +196,9 @@ class PostgresRecorder(LedgerRecorder):
         """The schema that holds the tables of the views."""
         return f"{self._schema}_views"
 
-    def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+    def append(self, rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> Sequence[int]:
         """Write sorted rows in one statement that is its own transaction."""
-        statement, values = insertion(rows)
+        statement, values = insertion(rows, keys)
         with _once():
             found = self._execute(statement, values, rows=rows)
         return [position for position, _ in found]
@@ -292,7 +301,8 @@ class PostgresRecorder(LedgerRecorder):
             raise InteractionConfigurationError(
                 f"somebody changed the ledger's tables, and readers could miss facts; put back: {'; '.join(broken)}"
             )
-        return LedgerIdentity(ledger_id, key, epoch, revision)
+        wrapped = self._repeat("any wrapped")
+        return LedgerIdentity(ledger_id, key, epoch, revision, wrapper_of(wrapped[0][0]) if wrapped else None)
 
     def draw_epoch(self) -> int:
         """Replace the epoch by another random one.
@@ -304,14 +314,54 @@ class PostgresRecorder(LedgerRecorder):
             [(epoch,)] = self._execute("draw epoch", (1 + randbelow(EPOCHS - 1), EPOCHS))
         return int(epoch)
 
-    def migrate(self, runtime_role: str | None = None, auditor_role: str | None = None) -> list[str]:
-        """Make the tables where they are missing, and give roles that exist what they need.
+    def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
+        """Read the data keys of these pauses."""
+        return [VaultRow(*row) for row in self._repeat("vault", (list(pauses),))]
 
-        The runtime role may read and insert events, seal them, read the ledger's settings, renew leases, and write the
-        rows of views. An auditor's may read all of it and write nothing but that it has read. PUBLIC may do nothing.
+    def vault_after(self, pause: UUID | None, limit: int) -> Sequence[VaultRow]:
+        """Go through the vault by pause."""
+        found = self._repeat("vault first", (limit,)) if pause is None else self._repeat("vault after", (pause, limit))
+        return [VaultRow(*row) for row in found]
+
+    def destroy(self, pauses: Sequence[UUID], kind: KeyKind) -> int:
+        """Destroy one data key of each of these pauses; what the server keeps of old rows is `scrub`'s business.
 
         Raises:
-            InteractionConfigurationError: the role given does not exist, or the one connected may not make tables.
+            InteractionConfigurationError: the role was not given that right (`migrate --eraser-role`).
+        """
+        return len(self._repeat(f"destroy {kind}", (list(pauses),), outcome="unknown"))
+
+    def rewrap(self, was: VaultRow, now: VaultRow) -> bool:
+        """Replace wrapped keys; the tables' owner alone may."""
+        values = (now.content, now.person, was.pause, was.content, was.person)
+        with _once():
+            return bool(self._execute("rewrap", values))
+
+    def scrub(self) -> bool:
+        """Vacuum the vault: the server then reuses the space of old rows. WAL and backups keep what they hold.
+
+        Raises:
+            InteractionConfigurationError: the role is not the tables' owner.
+        """
+        with _once(), self._direct() as connection, self._told(connection):
+            owns = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = {vault_name}::regclass"
+            if connection.execute(self.database.compose(owns)).fetchone() != (True,):
+                # The server would warn, and vacuum nothing.
+                raise InteractionConfigurationError("only the tables' owner vacuums the vault; connect as that role")
+            connection.execute(self.database.compose("VACUUM (FREEZE) {vault}"))
+            return True
+
+    def migrate(
+        self, runtime_role: str | None = None, auditor_role: str | None = None, eraser_role: str | None = None
+    ) -> list[str]:
+        """Make the tables where they are missing, and give roles that exist what they need.
+
+        The runtime role may read and insert events and keys, seal events, read the ledger's settings, renew leases, and
+        write the rows of views. The eraser role may besides destroy keys. An auditor's may read all of it and write
+        nothing but that it has read. PUBLIC may do nothing.
+
+        Raises:
+            InteractionConfigurationError: a role given does not exist, or the one connected may not make tables.
         """
         with _once(), self._direct() as connection, self._told(connection), connection.transaction():
             # Of several that migrate at once the others wait, as long as it takes, and then find the work done.
@@ -329,6 +379,11 @@ class PostgresRecorder(LedgerRecorder):
                 names = {"role": sql.Identifier(auditor_role), "views": sql.Identifier(self.views_schema)}
                 connection.execute(self.database.compose(_READS, **names))
                 done.append(f"granted {auditor_role} to read, and to record what it reads")
+            if eraser_role is not None:
+                make_views(connection, self.views_schema, eraser_role)
+                self._grant(connection, eraser_role)
+                connection.execute(self.database.compose(_ERASES, role=sql.Identifier(eraser_role)))
+                done.append(f"granted {eraser_role} to read, to append and to destroy keys")
             return done
 
     def _direct(self) -> psycopg.Connection[Row]:
@@ -348,7 +403,7 @@ class PostgresRecorder(LedgerRecorder):
         there = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone()
         if there is None:
             connection.execute(self.database.compose("CREATE SCHEMA {schema}"))
-        for name in ("postgres.sql", "postgres_log.sql", "postgres_sealed.sql"):
+        for name in ("postgres.sql", "postgres_log.sql", "postgres_sealed.sql", "postgres_vault.sql"):
             self._run(connection, name)
         connection.execute(
             self.database.compose(
@@ -363,7 +418,9 @@ class PostgresRecorder(LedgerRecorder):
         if revision < 2:  # noqa: PLR2004 - the revisions there were
             connection.execute(self.database.compose(_OUT_OF_1))
             self._run(connection, "postgres_log.sql")
-        self._run(connection, "postgres_sealed.sql")
+        if revision < 3:  # noqa: PLR2004 - the revisions there were
+            self._run(connection, "postgres_sealed.sql")
+        self._run(connection, "postgres_vault.sql")
         connection.execute(self.database.compose("UPDATE {ledger} SET schema_revision = %s"), (SCHEMA_REVISION,))
         for (writer,) in connection.execute(self.database.compose(_WRITERS)).fetchall():
             self._grant(connection, writer)

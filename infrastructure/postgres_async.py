@@ -27,7 +27,7 @@ from .postgres_database import (
     loading,
     silent,
 )
-from .store import Snapshot, place
+from .store import Snapshot, VaultRow, place
 
 
 class _Connection(psycopg.AsyncConnection[Row]):
@@ -58,11 +58,18 @@ class PostgresStreams:
         """Read whole streams and what goes with them, in one statement."""
         return loaded(await self._repeat(*loading(streams)))
 
-    async def append(self, rows: Sequence[StoredEvent], *, mints: bool) -> Appended:  # noqa: ARG002 - it is told anyway
+    async def append(
+        self,
+        rows: Sequence[StoredEvent],
+        *,
+        mints: bool,  # noqa: ARG002 - it is told anyway
+        keys: Sequence[VaultRow] = (),
+    ) -> Appended:
         """Append rows in one statement that is its own transaction."""
         ordered = sorted(rows, key=place)
+        new = sorted(keys, key=lambda row: str(row.pause))
         try:
-            found = await self._execute(*insertion(ordered), rows=ordered)
+            found = await self._execute(*insertion(ordered, new), rows=ordered)
         except ConnectionLost as lost:
             raise StoreUnavailable(lost.says, outcome=lost.outcome) from None
         positions = {place(row): position for row, (position, _) in zip(ordered, found, strict=True)}
@@ -76,6 +83,10 @@ class PostgresStreams:
     async def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
         """Move a lease's end, unless a higher fence holds it. Repeating it does no harm."""
         return bool(await self._repeat("renew", (pause, fence, float(seconds)), outcome="unknown"))
+
+    async def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
+        """Read the data keys of these pauses."""
+        return [VaultRow(*row) for row in await self._repeat("vault", (list(pauses),))]
 
     async def close(self) -> None:
         """Close the connections. Calls after that are `StoreUnavailable`."""

@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from ..domain.errors import InteractionConfigurationError, StoreUnavailable
-from .store import SETTLED, Lease, Snapshot, StreamConflict, named, understood
+from .store import SETTLED, Lease, Snapshot, StreamConflict, VaultRow, named, understood
 
 # What the driver and its pool warn of is told by our errors; a host that gives their loggers a handler hears both.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -53,6 +53,7 @@ SAYS = {
     "PLF01": "the transaction is too old to append in; append in its first 30 seconds",
     "PLF02": "somebody else's exclusive advisory lock has the key of the log's floor; end that session",
     "PLF03": "the log is not read on a standby, which knows no locks; connect to the primary",
+    "PLV01": "the vault's guard turned the change down: keys are destroyed, or wrapped anew by the tables' owner",
     "PLF04": "the log is not read in REPEATABLE READ or SERIALIZABLE; read it in READ COMMITTED",
 }
 
@@ -69,6 +70,15 @@ ORDER BY turn {_TELLING}
 """  # noqa: S608 - constants
 
 
+# Data-modifying parts of one statement are written together, whether or not the rest reads them.
+_WITH_KEYS = """
+WITH kept AS (
+    INSERT INTO {vault} (pause, content_key, person_key, content, person)
+    SELECT * FROM unnest(%b::uuid[], %b::uuid[], %b::uuid[], %b::bytea[], %b::bytea[])
+)
+"""
+
+
 def _insert(rows: int) -> str:
     return f"INSERT INTO {{events}} ({_COLUMNS}) VALUES {', '.join(['(%b, %b, %b, %b)'] * rows)} {_TELLING}"  # noqa: S608 - constants
 
@@ -83,18 +93,21 @@ ORDER BY originator_version LIMIT %b::bigint
 # hear that the ledger is one row, or it plans for hundreds.
 _LOADED = """
 SELECT ledger.epoch, ledger.schema_revision, clock_timestamp(), lease.pause, lease.fence, lease.until,
-    events.originator_id, events.originator_version, events.topic, events.state, events.notification_id
+    events.originator_id, events.originator_version, events.topic, events.state, events.notification_id,
+    vault.pause, vault.content_key, vault.person_key, vault.content, vault.person
 FROM {ledger} AS ledger
 """
 _LOAD = f"""{_LOADED}
 LEFT JOIN unnest(%b::uuid[]) AS asked (id) ON true
 LEFT JOIN {{lease}} AS lease ON lease.pause = asked.id
+LEFT JOIN {{vault}} AS vault ON vault.pause = asked.id
 LEFT JOIN {{events}} AS events ON events.originator_id = asked.id
 WHERE ledger.one = 1
 ORDER BY asked.id, events.originator_version
 """
 _LOAD_ONE = f"""{_LOADED}
 LEFT JOIN {{lease}} AS lease ON lease.pause = %(stream)b
+LEFT JOIN {{vault}} AS vault ON vault.pause = %(stream)b
 LEFT JOIN {{events}} AS events ON events.originator_id = %(stream)b
 WHERE ledger.one = 1
 ORDER BY events.originator_version
@@ -141,7 +154,9 @@ FROM (VALUES ('sealed', 'sealed_append_only', 'append_only', 58),
     ('sealed_tiles', 'sealed_tiles_append_only', 'append_only', 58),
     ('tree_heads', 'tree_heads_append_only', 'append_only', 58),
     ('sealing', 'sealing_append_only', 'append_only', 46),
-    ('sealing', 'sealing_forward', 'seal_forward', 19)) AS guard (guarded, name, function, kind)
+    ('sealing', 'sealing_forward', 'seal_forward', 19),
+    ('vault', 'vault_no_truncate', 'guard_vault', 34),
+    ('vault', 'vault_guard', 'guard_vault', 27)) AS guard (guarded, name, function, kind)
 WHERE NOT EXISTS (
     SELECT FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid JOIN pg_class AS held ON held.oid = tgrelid
     JOIN events ON events.relnamespace = held.relnamespace AND events.relowner = proowner
@@ -164,9 +179,28 @@ RETURNING fence
 _FORGET_LEASES = f"DELETE FROM {{lease}} AS held WHERE until < clock_timestamp() AND {_SETTLED} RETURNING 1"  # noqa: S608 - constants
 
 _LOG = "SELECT {} FROM {{schema}}.read_log(%b::bigint, %b::bigint, %b::text[], %b::integer, %b::bigint)"
+# The rows are locked in the order of their pauses, or two that erase at once could wait for each other for good.
+_DESTROY = """
+UPDATE {vault} AS held SET KIND = NULL, KIND_destroyed_at = clock_timestamp()
+FROM (SELECT pause FROM {vault} WHERE pause = ANY(%b::uuid[]) AND KIND IS NOT NULL ORDER BY pause FOR UPDATE) AS found
+WHERE held.pause = found.pause RETURNING held.pause
+"""
+_KEYS = "SELECT pause, content_key, person_key, content, person FROM {vault}"
+
 _STATEMENTS = {
     **{f"insert {rows}": _insert(rows) for rows in range(1, LISTED + 1)},
+    **{f"insert {rows} with keys": _WITH_KEYS + _insert(rows) for rows in range(1, LISTED + 1)},
     "insert many": _INSERT_MANY,
+    "insert many with keys": _WITH_KEYS + _INSERT_MANY,
+    "vault": f"{_KEYS} WHERE pause = ANY(%b::uuid[]) ORDER BY pause",
+    "vault after": f"{_KEYS} WHERE pause > %b::uuid ORDER BY pause LIMIT %b::bigint",
+    "vault first": f"{_KEYS} ORDER BY pause LIMIT %b::bigint",
+    "destroy content": _DESTROY.replace("KIND", "content"),
+    "destroy person": _DESTROY.replace("KIND", "person"),
+    "rewrap": """
+UPDATE {vault} SET content = %b::bytea, person = %b::bytea
+WHERE pause = %b AND content IS NOT DISTINCT FROM %b::bytea AND person IS NOT DISTINCT FROM %b::bytea RETURNING pause
+""",
     "stream": _STREAM,
     "stream backward": _STREAM.replace("ORDER BY originator_version", "ORDER BY originator_version DESC"),
     "log": _LOG.format("*"),
@@ -178,6 +212,9 @@ _STATEMENTS = {
     "forget leases": _FORGET_LEASES,
     "leases": "SELECT pause, fence, until FROM {lease} WHERE pause = ANY(%b::uuid[])",
     "identity": "SELECT ledger_id, identity_key, epoch, schema_revision FROM {ledger}",
+    "any wrapped": """
+SELECT coalesce(content, person) FROM {vault} WHERE content IS NOT NULL OR person IS NOT NULL LIMIT 1
+""",
     "draw epoch": "UPDATE {ledger} SET epoch = (epoch + %b::integer) %% %b::integer RETURNING epoch",
     "record reading": "SELECT {schema}.record_reading(%b::bigint, %b::bytea)",
     "broken rules": _BROKEN_RULES,
@@ -233,12 +270,15 @@ class Database:
     def names(self) -> dict[str, sql.Composable]:
         """The tables' names, as statements hold them."""
         events = sql.Identifier(self.schema, "stored_events")
+        vault = sql.Identifier(self.schema, "vault")
         positions = sql.Identifier(self.schema, "stored_events_notification_id_seq")
         return {
             "schema": sql.Identifier(self.schema),
             "events": events,
             "ledger": sql.Identifier(self.schema, "ledger"),
             "lease": sql.Identifier(self.schema, "lease"),
+            "vault": vault,
+            "vault_name": sql.Literal(vault.as_string(None)),
             "events_name": sql.Literal(events.as_string(None)),
             "positions": sql.Literal(positions.as_string(None)),
         }
@@ -280,7 +320,8 @@ class Database:
         """Say what an error means to callers. What the server says may quote the row: only its code is passed on."""
         if broken or error.diag.severity_nonlocalized in {"FATAL", "PANIC"}:
             return _lost(error)
-        if _constraint(error) == (self.schema, "stored_events", "stored_events_stream"):
+        taken = (self.schema, "stored_events", "stored_events_stream"), (self.schema, "vault", "vault_pause")
+        if _constraint(error) in taken:
             return StreamConflict(f"stored already: {named(rows)}")
         return _translated(error, rows)
 
@@ -304,17 +345,26 @@ def database(
     return Database(target, schema, pool_size, statement_timeout, pool_timeout, pooled)
 
 
-def insertion(rows: Sequence[StoredEvent]) -> tuple[str, Values]:
-    """Name the statement that appends rows, and give its values."""
+def insertion(rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> tuple[str, Values]:
+    """Name the statement that appends rows, and new keys with them, and give its values."""
     columns = (
         [row.originator_id if isinstance(row.originator_id, UUID) else UUID(row.originator_id) for row in rows],
         [row.originator_version for row in rows],
         [row.topic for row in rows],
         [row.state for row in rows],
     )
+    kept: list[Any] = []
+    if keys:
+        kept = [list(column) for column in zip(*map(vault_columns, keys), strict=True)]
+    more = " with keys" if keys else ""
     if len(rows) > LISTED:
-        return "insert many", columns
-    return f"insert {len(rows)}", [value for row in zip(*columns, strict=True) for value in row]
+        return f"insert many{more}", [*kept, *columns]
+    return f"insert {len(rows)}{more}", [*kept, *(value for row in zip(*columns, strict=True) for value in row)]
+
+
+def vault_columns(row: VaultRow) -> tuple[Any, ...]:
+    """List what a row of the vault holds, in the order of its columns."""
+    return row.pause, row.content_key, row.person_key, row.content, row.person
 
 
 def loading(streams: Sequence[UUID]) -> tuple[str, Values]:
@@ -339,6 +389,7 @@ def loaded(found: Sequence[Row]) -> Snapshot:
         leases={row[3]: Lease(row[4], row[5].astimezone(UTC)) for row in found if row[3] is not None},
         epoch=epoch,
         now=now.astimezone(UTC),
+        keys=list({row[11]: VaultRow(*row[11:16]) for row in found if row[11] is not None}.values()),
     )
 
 

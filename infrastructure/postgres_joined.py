@@ -17,7 +17,7 @@ from ..domain.errors import InteractionConfigurationError, StoreUnavailable, Tra
 from .executor import Executor
 from .pauses import Appended
 from .postgres_database import SAYS, SILENCE, Database, Row, Values, insertion, loaded, loading
-from .store import Snapshot, StreamConflict, place
+from .store import Snapshot, StreamConflict, VaultRow, place
 
 Lent = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
@@ -78,14 +78,20 @@ class JoinedStreams:
             await self._begin()
             return loaded(await self._told(self._database.statements[statement], values))
 
-    async def append(self, rows: Sequence[StoredEvent], *, mints: bool) -> Appended:  # noqa: ARG002 - it is told anyway
+    async def append(
+        self,
+        rows: Sequence[StoredEvent],
+        *,
+        mints: bool,  # noqa: ARG002 - it is told anyway
+        keys: Sequence[VaultRow] = (),
+    ) -> Appended:
         """Append rows behind a savepoint.
 
         Raises:
             TransactionStale: somebody else appended first, and the transaction's snapshot does not show it.
         """
         ordered = sorted(rows, key=place)
-        statement, values = insertion(ordered)
+        statement, values = insertion(ordered, sorted(keys, key=lambda row: str(row.pause)))
         async with self._turn:
             await self._begin()
             try:
@@ -109,6 +115,12 @@ class JoinedStreams:
         async with self._turn:
             await self._begin()
             return bool(await self._guarded(self._database.statements["renew"], (pause, fence, float(seconds))))
+
+    async def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
+        """Read the data keys of these pauses, as the transaction sees them."""
+        async with self._turn:
+            await self._begin()
+            return [VaultRow(*row) for row in await self._told(self._database.statements["vault"], (list(pauses),))]
 
     async def close(self) -> None:
         """Leave the connection to the host."""

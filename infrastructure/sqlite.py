@@ -29,14 +29,17 @@ from .store import (
     SCHEMA_REVISION,
     SETTLED,
     Front,
+    KeyKind,
     Lease,
     LedgerIdentity,
     LedgerRecorder,
     Snapshot,
     StreamConflict,
+    VaultRow,
     known,
     named,
     understood,
+    wrapper_of,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,10 +98,28 @@ class SQLiteRecorder(LedgerRecorder):
         self._idle_writers: list[sqlite3.Connection] = []
         _OPEN.add(self)
 
-    def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
+    def append(self, rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> Sequence[int]:
         """Write sorted rows in one transaction."""
         with self._writing() as connection:
-            return [self._insert(connection, row) for row in rows]
+            positions = [self._insert(connection, row) for row in rows]
+            for row in keys:
+                self._keep(connection, row)
+            return positions
+
+    @staticmethod
+    def _keep(connection: sqlite3.Connection, row: VaultRow) -> None:
+        statement = (
+            "INSERT INTO vault (pause, content_key, person_key, content, person, made_at) VALUES (?, ?, ?, ?, ?, ?)"
+        )
+        named_by = (row.pause.hex, row.content_key.hex, row.person_key.hex)
+        try:
+            connection.execute(statement, (*named_by, row.content, row.person, time.time_ns() // 1000))
+        except sqlite3.IntegrityError:
+            taken = True
+        else:
+            return
+        if taken:
+            raise StreamConflict(f"pause {row.pause} has keys already")
 
     @staticmethod
     def _insert(connection: sqlite3.Connection, row: StoredEvent) -> int:
@@ -171,11 +192,13 @@ class SQLiteRecorder(LedgerRecorder):
                 f"{_ROWS} WHERE originator_id {among} ORDER BY originator_id, originator_version", asked
             )
             leases = connection.execute(f"SELECT pause, fence, until FROM lease WHERE pause {among}", asked)  # noqa: S608 - constants
+            keys = connection.execute(_KEYS_OF, asked)
             return Snapshot(
                 rows=_notifications(rows),
                 leases={UUID(pause): Lease(fence, _time(until)) for pause, fence, until in leases},
                 epoch=epoch,
                 now=datetime.now(UTC),
+                keys=_vault_rows(keys),
             )
 
     def headers(self, gt: int, limit: int) -> Sequence[Front]:
@@ -226,10 +249,11 @@ class SQLiteRecorder(LedgerRecorder):
     def identity(self) -> LedgerIdentity:
         """Read who this ledger is."""
         with self._connection() as connection:
-            ledger_id, key, epoch, revision = connection.execute(
-                "SELECT ledger_id, identity_key, epoch, schema_revision FROM ledger"
+            ledger_id, key, epoch, revision, wrapped = connection.execute(
+                "SELECT ledger_id, identity_key, epoch, schema_revision, (SELECT coalesce(content, person) FROM vault"
+                " WHERE content IS NOT NULL OR person IS NOT NULL LIMIT 1) FROM ledger"
             ).fetchone()
-        return LedgerIdentity(UUID(ledger_id), key, epoch, understood(revision))
+        return LedgerIdentity(UUID(ledger_id), key, epoch, understood(revision), wrapper_of(wrapped))
 
     def draw_epoch(self) -> int:
         """Replace the epoch by another random one."""
@@ -247,6 +271,45 @@ class SQLiteRecorder(LedgerRecorder):
                 return _make_tables(connection)
             finally:
                 connection.close()
+
+    def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
+        """Read the data keys of these pauses."""
+        asked = (dumps([pause.hex for pause in pauses]),)
+        with self._connection() as connection:
+            return _vault_rows(connection.execute(_KEYS_OF, asked))
+
+    def vault_after(self, pause: UUID | None, limit: int) -> Sequence[VaultRow]:
+        """Go through the vault by pause."""
+        after = "" if pause is None else pause.hex
+        with self._connection() as connection:
+            return _vault_rows(connection.execute(f"{_KEYS} WHERE pause > ? ORDER BY pause LIMIT ?", (after, limit)))
+
+    def destroy(self, pauses: Sequence[UUID], kind: KeyKind) -> int:
+        """Destroy one data key of each of these pauses, overwritten in the file; `scrub` empties the log beside it."""
+        statement = (
+            f"UPDATE vault SET {kind} = NULL, {kind}_destroyed_at = ?"  # noqa: S608 - one of two constants
+            f" WHERE {kind} IS NOT NULL AND pause IN (SELECT value FROM json_each(?))"
+        )
+        values = (time.time_ns() // 1000, dumps([pause.hex for pause in pauses]))
+        with self._writing() as connection:
+            return connection.execute(statement, values).rowcount
+
+    def rewrap(self, was: VaultRow, now: VaultRow) -> bool:
+        """Replace wrapped keys."""
+        statement = "UPDATE vault SET content = ?, person = ? WHERE pause = ? AND content IS ? AND person IS ?"
+        with self._writing() as connection:
+            values = (now.content, now.person, was.pause.hex, was.content, was.person)
+            return connection.execute(statement, values).rowcount > 0
+
+    def scrub(self) -> bool:
+        """Bring all that was written into the file, and empty the log beside it; False where readers hold it."""
+        with self._turn(), self._connection(self._idle_writers) as connection:
+            deadline = time.monotonic() + self._busy_timeout
+            while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_LOOK)
+            return True
 
     def close(self) -> None:
         """Close every connection; one in use closes when its call is over. Calls after that are `StoreUnavailable`."""
@@ -377,7 +440,7 @@ class SQLiteRecorder(LedgerRecorder):
             self._make_file()
         connection = self._connect()
         try:
-            if not _has_tables(connection):
+            if not _revision(connection):
                 self._make_tables_or_refuse(connection)
         except BaseException:
             connection.close()
@@ -413,6 +476,8 @@ class SQLiteRecorder(LedgerRecorder):
         try:
             self._enter_wal(connection)
             connection.execute("PRAGMA synchronous = FULL")
+            # What is overwritten or given up is filled with zeros, or a destroyed key would stay in the file.
+            connection.execute("PRAGMA secure_delete = ON")
         except BaseException:
             connection.close()
             raise
@@ -436,6 +501,8 @@ class SQLiteRecorder(LedgerRecorder):
 
 _LAST = (1 << 63) - 1
 _ROWS = "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events"
+_KEYS = "SELECT pause, content_key, person_key, content, person FROM vault"
+_KEYS_OF = f"{_KEYS} WHERE pause IN (SELECT value FROM json_each(?)) ORDER BY pause"  # noqa: S608 - constants
 
 
 _SETTLED = "EXISTS (SELECT 1 FROM stored_events WHERE originator_id = {{}} AND ({}))".format(  # noqa: S608 - constants
@@ -458,9 +525,15 @@ def _notifications(found: sqlite3.Cursor) -> list[Notification]:
     ]
 
 
-def _has_tables(connection: sqlite3.Connection) -> bool:
+def _vault_rows(found: sqlite3.Cursor) -> list[VaultRow]:
+    return [VaultRow(UUID(pause), UUID(one), UUID(other), *wrapped) for pause, one, other, *wrapped in found]
+
+
+def _revision(connection: sqlite3.Connection) -> int:
+    """Tell the revision of the tables that are there; 0 where there are none."""
     there = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ledger'").fetchone()
-    return there is not None
+    found = connection.execute("SELECT schema_revision FROM ledger").fetchone() if there else None
+    return 0 if found is None else int(found[0])
 
 
 def _make_tables(connection: sqlite3.Connection) -> list[str]:
@@ -468,18 +541,21 @@ def _make_tables(connection: sqlite3.Connection) -> list[str]:
     connection.execute("BEGIN IMMEDIATE")
     done: list[str] = []
     try:
-        if not _has_tables(connection):
-            _run(connection, "sqlite.sql", "sqlite_sealed.sql")
+        revision = known(_revision(connection))
+        if not revision:
+            _run(connection, "sqlite.sql")
             connection.execute(
                 "INSERT INTO ledger VALUES (1, ?, ?, ?, ?, ?)",
                 (uuid4().hex, token_bytes(32), randbelow(EPOCHS), SCHEMA_REVISION, datetime.now(UTC).isoformat()),
             )
             done = [f"made the tables of schema@{SCHEMA_REVISION}"]
-        revision = known(connection.execute("SELECT schema_revision FROM ledger").fetchone()[0])
-        if revision < SCHEMA_REVISION:
-            _run(connection, "sqlite_sealed.sql")
+        elif revision < SCHEMA_REVISION:
             connection.execute("UPDATE ledger SET schema_revision = ?", (SCHEMA_REVISION,))
             done = [f"brought the tables from schema@{revision} to schema@{SCHEMA_REVISION}"]
+        if revision < 3:  # noqa: PLR2004 - the revisions there were
+            _run(connection, "sqlite_sealed.sql")
+        if revision < SCHEMA_REVISION:
+            _run(connection, "sqlite_vault.sql")
     except BaseException:
         connection.rollback()
         raise
@@ -487,10 +563,9 @@ def _make_tables(connection: sqlite3.Connection) -> list[str]:
     return done
 
 
-def _run(connection: sqlite3.Connection, *names: str) -> None:
-    for name in names:
-        for statement in files(__package__).joinpath(name).read_text("utf-8").split("\n\n"):
-            connection.execute(statement)
+def _run(connection: sqlite3.Connection, name: str) -> None:
+    for statement in files(__package__).joinpath(name).read_text("utf-8").split("\n\n"):
+        connection.execute(statement)
 
 
 def _commit(connection: sqlite3.Connection) -> None:

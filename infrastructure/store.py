@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Never
+from typing import Any, ClassVar, Literal, Never, get_args
 from uuid import UUID
 
 from eventsourcing.persistence import (
@@ -27,8 +27,8 @@ HEADER_BYTES = 4096
 Front = tuple[str, int, str, bytes, int]
 
 #: The revision of the tables this version makes and understands. 2 changed those on PostgreSQL alone; 3 added the
-#: sealed log.
-SCHEMA_REVISION = 3
+#: sealed log, 4 the vault.
+SCHEMA_REVISION = 4
 
 #: How many different epochs there are (16 bits).
 EPOCHS = 1 << 16
@@ -44,12 +44,17 @@ class StreamConflict(IntegrityError):
 
 @dataclass(frozen=True)
 class LedgerIdentity:
-    """What was drawn once when the ledger was made. The key never leaves the store and this process."""
+    """What was drawn once when the ledger was made. The key never leaves the store and this process.
+
+    Attributes:
+        vault_kid: A key outside the store by which one of the vault's data keys is wrapped; None where there is none.
+    """
 
     ledger_id: UUID
     identity_key: bytes
     epoch: int
     schema_revision: int
+    vault_kid: str | None = None
 
     def __repr__(self) -> str:
         return f"LedgerIdentity({self.ledger_id}, epoch={self.epoch}, schema_revision={self.schema_revision})"
@@ -63,6 +68,33 @@ class Lease:
     until: datetime
 
 
+#: The two data keys of a pause: what was said, and who said it.
+KeyKind = Literal["content", "person"]
+KEY_KINDS: tuple[KeyKind, ...] = get_args(KeyKind)
+#: A wrapped data key begins with the id of the key that wrapped it (bytes).
+WRAPPER_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class VaultRow:
+    """The two data keys of a pause as the vault holds them; a destroyed one is None.
+
+    Attributes:
+        content_key, person_key: Their ids, as segments name them.
+    """
+
+    pause: UUID
+    content_key: UUID
+    person_key: UUID
+    content: bytes | None = field(repr=False)
+    person: bytes | None = field(repr=False)
+
+
+def wrapper_of(wrapped: bytes | None) -> str | None:
+    """Name the key that wrapped a data key (8 hex)."""
+    return None if wrapped is None else bytes(wrapped[:WRAPPER_BYTES]).hex()
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What one read found: the rows of all streams asked for, by stream and version, and what goes with them."""
@@ -71,6 +103,7 @@ class Snapshot:
     leases: dict[UUID, Lease]
     epoch: int
     now: datetime
+    keys: Sequence[VaultRow] = ()
 
 
 def known(revision: int) -> int:
@@ -123,8 +156,10 @@ class LedgerRecorder(ApplicationRecorder):
 
     apart: ClassVar[bool] = False
 
-    def insert_events(self, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int]:
-        """Append rows, all or none.
+    def insert_events(
+        self, stored_events: Sequence[StoredEvent], *, keys: Sequence[VaultRow] = (), **_: Any
+    ) -> Sequence[int]:
+        """Append rows, and the data keys of their pauses where these are new, all or none.
 
         They are written by stream and version, whatever the order given: two appends that share streams would
         else wait for each other for good.
@@ -133,18 +168,22 @@ class LedgerRecorder(ApplicationRecorder):
             Their positions in the log, in the order given.
 
         Raises:
-            StreamConflict: a row of that stream and version is there.
+            StreamConflict: a row of that stream and version is there, or that pause has keys.
             IntegrityError: any other rule of the table, such as a gap in a stream.
         """
         if not stored_events:
             return []
         rows = sorted(stored_events, key=place)
-        positions = dict(zip(map(place, rows), self.append(rows), strict=True))
+        new = sorted(keys, key=lambda row: str(row.pause))
+        positions = dict(zip(map(place, rows), self.append(rows, new), strict=True))
         return [positions[place(row)] for row in stored_events]
 
     @abstractmethod
-    def append(self, rows: Sequence[StoredEvent]) -> Sequence[int]:
-        """Write rows that are sorted by stream and version, at least one, and return their positions in that order."""
+    def append(self, rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> Sequence[int]:
+        """Write rows that are sorted by stream and version, at least one, and return their positions in that order.
+
+        `keys`, sorted by pause, are written in the same statement or transaction.
+        """
 
     def record_reading(self, row: StoredEvent) -> None:
         """Append an auditor's reading; where a role may write nothing else, in the way that it may.
@@ -156,7 +195,7 @@ class LedgerRecorder(ApplicationRecorder):
 
     @abstractmethod
     def load(self, streams: Sequence[UUID]) -> Snapshot:
-        """Read whole streams, their leases, the epoch and the store's time, in one statement or one snapshot."""
+        """Read whole streams, their leases and keys, the epoch and the time, in one statement or one snapshot."""
 
     @abstractmethod
     def renew(self, pause: UUID, fence: int, seconds: float) -> bool:
@@ -202,6 +241,26 @@ class LedgerRecorder(ApplicationRecorder):
     @abstractmethod
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
         """Read the leases of these pauses, as far as any was renewed."""
+
+    @abstractmethod
+    def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
+        """Read the data keys of these pauses, as far as they have any."""
+
+    @abstractmethod
+    def vault_after(self, pause: UUID | None, limit: int) -> Sequence[VaultRow]:
+        """Go through the vault by pause: at most `limit` rows after that one, or from the first on."""
+
+    @abstractmethod
+    def destroy(self, pauses: Sequence[UUID], kind: KeyKind) -> int:
+        """Destroy one data key of each of these pauses for good, and tell of how many it was still there."""
+
+    @abstractmethod
+    def rewrap(self, was: VaultRow, now: VaultRow) -> bool:
+        """Replace wrapped keys; False where the row is not as it `was`. A destroyed key stays destroyed."""
+
+    @abstractmethod
+    def scrub(self) -> bool:
+        """Overwrite what destroyed keys left behind, as far as the store can; False where others were in the way."""
 
     def rest(self) -> None:
         """Give back what is scarce until the next call; none may be under way."""

@@ -32,7 +32,7 @@ from .executor import Executor
 from .following import Following
 from .headers import Log
 from .joined import Joined
-from .keys import KeyFile, KeyRing
+from .keys import VAULT_ENVIRONMENT, KeyFile, KeyRing
 from .log_key import SEED_BYTES, log_signer
 from .logs import StructuredJournal
 from .mapper import Registry
@@ -49,6 +49,7 @@ from .sqlite import SQLiteRecorder
 from .store import LedgerRecorder
 from .switches import LedgerSwitches
 from .transcripts import known
+from .vault import require_wrapper
 from .views import LedgerViews
 from .views_sqlite import ViewsFile
 
@@ -262,6 +263,8 @@ class Ledger:
         settings = self._settings
         self._recorder = recorder = self._store()
         identity = recorder.identity()
+        ring = vault_ring(self._url, settings)
+        require_wrapper(identity.vault_kid, ring)
         assert self._executor is not None  # noqa: S101 - made on entry
         assert self._rules is not None  # noqa: S101 - made on entry
         pauses = EventSourcedPauses(
@@ -272,6 +275,7 @@ class Ledger:
             leeway=timedelta(seconds=settings.leeway),
             registry=self._registry,
             streams=open_streams(self._url, recorder, self._executor),
+            ring=ring,
         )
         transcripts = known()
         for codec in settings.transcripts:
@@ -418,6 +422,25 @@ def key_ring(url: str, settings: LedgerSettings) -> KeyRing:
     keys = KeyFile(keys_directory(settings.keys_directory))
     embedded = url == MEMORY or url.startswith("sqlite:")
     return keys.create() if embedded else keys.load()
+
+
+def vault_ring(url: str, settings: LedgerSettings) -> KeyRing | None:
+    """Find the keys that wrap the vault's data keys, where the others are; None where texts are stored as they are.
+
+    Raises:
+        InteractionConfigurationError: they are not safe where they are.
+    """
+    named = os.environ.get(VAULT_ENVIRONMENT)
+    if named:
+        return KeyRing.from_environment(named, "vault")
+    if os.environ.get(KEYS_VARIABLE):
+        return None
+    if url == MEMORY and settings.keys_directory is None:
+        return KeyRing.ephemeral("vault")
+    keys = KeyFile(keys_directory(settings.keys_directory))
+    if url == MEMORY or url.startswith("sqlite:"):
+        keys.create()
+    return keys.load_vault()
 
 
 def product_version() -> str:

@@ -457,7 +457,7 @@ def test_migrate_brings_a_ledger_of_revision_1_over(pg):
                 call()
             assert "pauseledger migrate" in str(caught[0])
         recorder = PostgresRecorder(dsn)
-        assert recorder.migrate()[0] == "brought the tables in pauseledger from schema@1 to schema@3"
+        assert recorder.migrate()[0] == "brought the tables in pauseledger from schema@1 to schema@4"
         assert recorder.migrate() == []
         assert owner.execute(f"SELECT * FROM {EVENTS} ORDER BY notification_id").fetchall() == before
         assert app.identity().ledger_id == was

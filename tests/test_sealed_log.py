@@ -267,7 +267,7 @@ def test_migrate_brings_an_older_file_over(tmp_path):
     for call in (recorder.identity, lambda: recorder.load([])):
         with pytest.raises(StoreUnavailable, match="pauseledger migrate"):
             call()
-    assert recorder.migrate() == ["brought the tables from schema@2 to schema@3"]
+    assert recorder.migrate() == ["brought the tables from schema@2 to schema@4"]
     assert recorder.migrate() == []
     assert recorder.identity() == was
     assert sealer(recorder).seal().size == 3
@@ -287,7 +287,7 @@ def test_migrate_brings_a_schema_of_revision_2_over(pg, pg_dsn):
         )
     with pytest.raises(StoreUnavailable, match="pauseledger migrate"):
         recorder.identity()
-    assert recorder.migrate() == ["brought the tables in pauseledger from schema@2 to schema@3"]
+    assert recorder.migrate() == ["brought the tables in pauseledger from schema@2 to schema@4"]
     app = PostgresRecorder(pg.dsn(psycopg.conninfo.conninfo_to_dict(pg_dsn)["dbname"], "app"))
     assert sealer(app).seal().size == 3
     app.close()

@@ -247,7 +247,7 @@ class TestMigrate:
                 call()
             assert "pauseledger migrate" in str(caught[0])
             assert caught[0].outcome == "not_started"
-        assert recorder.migrate() == ["made the tables of schema@3 in pauseledger"]
+        assert recorder.migrate() == ["made the tables of schema@4 in pauseledger"]
         assert recorder.insert_events([row(uuid4(), 1)]) == [1]
         recorder.close()
 

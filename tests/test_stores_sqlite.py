@@ -225,7 +225,7 @@ def test_without_create_nothing_is_made(path):
     sqlite3.connect(path).close()
     with pytest.raises(StoreUnavailable, match="pauseledger migrate"):
         recorder.insert_events([row(uuid4(), 1)])
-    assert recorder.migrate() == ["made the tables of schema@3"]
+    assert recorder.migrate() == ["made the tables of schema@4"]
     assert recorder.insert_events([row(uuid4(), 1)]) == [1]
 
 

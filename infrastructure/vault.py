@@ -1,0 +1,380 @@
+"""The vault at work: two data keys a pause, and segments sealed under them until one of the keys is destroyed.
+
+A pause has two data keys: `content` for what was said (request, turn, answers, notes) and `person` for who said it and
+whom it was for. They are drawn with the pause, written in the same statement as its first row, and wrapped by a key
+outside the store (keys.py). Destroying one makes its segments unreadable wherever the rows were copied to; the rows
+stay, and so do the chain, every proof and every view.
+
+- A segment is sealed as it would be stored: AES-256-GCM (NIST SP 800-38D) over the compressed body. Associated data,
+  length-prefixed: "plv/1", ledger, stream, version, topic, segment number. So it opens in its own place alone.
+- The nonce is the first 12 bytes of SHA-256 over "plv/1 nonce", the associated data and the content's digest, length-
+  prefixed. The digest covers 16 random bytes of salt, so no two bodies of one key share a nonce, and the same fact
+  always becomes the same row: a row is encoded twice where its digest is needed before it is written.
+- A data key is wrapped by AES-256-GCM-SIV (RFC 8452): id of the wrapping key 4, then the sealed key 48; its nonce is
+  the first 12 bytes of the data key's own id, which is random. Associated data: "plv/1 key", ledger, pause, kind, id.
+
+A process keeps data keys it has met, at most `REMEMBERED` pauses and none longer than `KEPT_SECONDS`, to seal with and
+to spare unwrapping. It never opens a segment by a key that it did not see in the vault in that very read.
+"""
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from uuid import UUID
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESGCMSIV
+
+from ..domain.content import Content, ContentErasedError
+from ..domain.envelope import length_prefixed
+from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, PauseClosed
+from ..domain.facts import FACTS, Fact
+from .keys import VAULT_ENVIRONMENT, Key, KeyRing
+from .store import KEY_KINDS, KeyKind, VaultRow, wrapper_of
+
+CIPHER = "aes-256-gcm"
+NONCE_BYTES = 12
+DATA_KEY_BYTES = 32
+#: The keys of so many pauses are remembered.
+REMEMBERED = 1024
+#: And for so long (seconds) after they were last seen in the vault.
+KEPT_SECONDS = 60.0
+
+_OF_PAUSES = frozenset(FACTS)
+
+
+class DataKey:
+    """One data key, unwrapped when it is first needed."""
+
+    __slots__ = ("_aead", "_vault", "id", "kind", "pause", "wrapped")
+
+    def __init__(self, vault: "Vault", pause: UUID, kind: KeyKind, key_id: UUID, wrapped: bytes | None) -> None:
+        self._vault = vault
+        self._aead: AESGCM | None = None
+        self.pause = pause
+        self.kind = kind
+        self.id = key_id
+        self.wrapped = wrapped
+
+    def __repr__(self) -> str:
+        return f"<DataKey {self.id} ({self.kind}) of pause {self.pause}>"
+
+    def seal(self, body: bytes, place: bytes, digest: str) -> bytes:
+        """Seal a segment for its place.
+
+        Raises:
+            LedgerCorrupt: the key in the vault is not what was written.
+            InteractionConfigurationError: the key that wraps it is not here.
+        """
+        aead = self.aead()
+        if aead is None:
+            raise LedgerCorrupt(self.pause, 0, f"its {self.kind} key in the vault is not what was written")
+        return aead.encrypt(_nonce(place, digest), body, place)
+
+    def open(self, sealed: bytes, place: bytes, digest: str) -> bytes:
+        """Open a segment; nothing (b"") where it, its place or its key was altered.
+
+        Raises:
+            ContentErasedError: the key was destroyed.
+            InteractionConfigurationError: the key that wraps it is not here.
+        """
+        if self.wrapped is None:
+            raise ContentErasedError(digest)
+        aead = self.aead()
+        try:
+            return b"" if aead is None else aead.decrypt(_nonce(place, digest), sealed, place)
+        except InvalidTag:
+            return b""
+
+    def aead(self) -> AESGCM | None:
+        """Unwrap it, once; None where it does not open."""
+        if self._aead is None and self.wrapped is not None:
+            clear = self._vault.unwrapped(self)
+            self._aead = None if clear is None else AESGCM(clear)
+        return self._aead
+
+
+@dataclass(frozen=True, slots=True)
+class PauseKeys:
+    """The two data keys of a pause; none where it has none."""
+
+    row: VaultRow | None
+    content: DataKey | None
+    person: DataKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """The keys one append seals with, and those of them that it has to bring into the vault.
+
+    Attributes:
+        on: Whether texts are encrypted here at all.
+    """
+
+    on: bool = False
+    keys: Mapping[UUID, PauseKeys] = field(default_factory=dict)
+    made: tuple[VaultRow, ...] = ()
+
+    def of(self, fact: Fact, ledger: UUID) -> "SegmentSeal | None":
+        """Give the seal for a fact's segments; None where they are stored as they are.
+
+        What is recorded of those who run the ledger (switches, holds, erasures) is never encrypted: who erased
+        something must outlive it.
+        """
+        if not self.on or type(fact) not in _OF_PAUSES:
+            return None
+        place = (ledger, fact.originator_id, fact.originator_version, fact.topic())
+        return SegmentSeal(self.keys.get(fact.pause), fact.pause, *place)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSeal:
+    """Seals the segments of one row."""
+
+    keys: PauseKeys | None
+    pause: UUID
+    ledger: UUID
+    stream: UUID
+    version: int
+    topic: str
+
+    def seal(self, content: Content, body: bytes, number: int) -> tuple[bytes, UUID] | None:
+        """Seal a segment, and name its key. None: it is left out of the row.
+
+        A person's id is left out where no key can hold it: of a pause that is not in this store, and of one whose
+        person key was destroyed. What could never be erased is not written; the tag beside it still compares.
+
+        Raises:
+            PauseClosed: what was said in the pause was erased, and nothing can be added.
+        """
+        key = None if self.keys is None else self.keys.person if content.kind == "person" else self.keys.content
+        if key is None or key.wrapped is None:
+            if content.kind == "person":
+                return None
+            raise PauseClosed(self.pause, "erased")
+        return key.seal(
+            body, _place(self.ledger, self.stream, self.version, self.topic, number), content.digest
+        ), key.id
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsOpened:
+    """Opens the segments of one row, when somebody asks. One read `alone` came without its keys: they are read then."""
+
+    vault: "Vault"
+    stream: UUID
+    version: int
+    topic: str
+    pause: str
+    alone: bool
+
+    def source(self, content: Content, stored: bytes) -> Callable[[], bytes]:
+        """Find how to open a segment. A key that was loaded with the row is kept by whoever holds the row."""
+        key = None if self.alone else self.vault.key(content.key)
+        return lambda: self._open(content, stored, key)
+
+    def _open(self, content: Content, stored: bytes, key: DataKey | None) -> bytes:
+        found = key or self.vault.fetched(self.pause, content.key)
+        if found is None:
+            return b""
+        place = _place(self.vault.ledger, self.stream, self.version, self.topic, content.segment)
+        return found.open(stored, place, content.digest)
+
+
+class Vault:
+    """Data keys of one ledger: made, wrapped, remembered for a while, looked up. Safe from several threads.
+
+    Args:
+        ledger: The ledger's id.
+        ring: The keys that wrap; None where texts are stored as they are.
+        fetch: Reads rows of the vault for readers that came by a row alone; it blocks.
+    """
+
+    def __init__(
+        self,
+        ledger: UUID,
+        ring: KeyRing | None = None,
+        fetch: Callable[[Sequence[UUID]], Sequence[VaultRow]] = lambda _: (),
+    ) -> None:
+        self.ledger = ledger
+        self._ring = ring
+        self._fetch = fetch
+        self._known: OrderedDict[UUID, tuple[float, PauseKeys]] = OrderedDict()
+        self._by_id: dict[UUID, DataKey] = {}
+        self._wrappers: dict[str, AESGCMSIV] = {}
+
+    # Knowing
+
+    def learn(self, pauses: Iterable[UUID], rows: Sequence[VaultRow]) -> None:
+        """Take over what a read of the vault found about these pauses, and that it found nothing of the others."""
+        found = {row.pause: row for row in rows}
+        if self._ring is None and not found:
+            return
+        now = monotonic()
+        for pause in pauses:
+            row, known = found.get(pause), self._known.pop(pause, None)
+            if known is not None and known[1].row == row:
+                self._remember(pause, known[1], now)
+                continue
+            self._drop(known)
+            self._remember(pause, self._keys(pause, row), now)
+
+    def keep(self, sealing: Sealing) -> None:
+        """Take over the keys of an append that stands."""
+        for row in sealing.made:
+            self._remember(row.pause, sealing.keys[row.pause], monotonic())
+
+    def forget(self, pauses: Iterable[UUID]) -> None:
+        """Know nothing of these pauses any more."""
+        for pause in pauses:
+            self._drop(self._known.pop(pause, None))
+
+    def key(self, key_id: UUID | None) -> DataKey | None:
+        """Find a data key that was just read."""
+        return None if key_id is None else self._by_id.get(key_id)
+
+    def fetched(self, pause: str, key_id: UUID | None) -> DataKey | None:
+        """Read a data key out of the vault; blocks."""
+        rows = self._fetch([UUID(pause)])
+        keys = [getattr(self._keys(row.pause, row), kind) for row in rows for kind in KEY_KINDS]
+        return next((key for key in keys if key.id == key_id), None)
+
+    def _remember(self, pause: UUID, keys: PauseKeys, now: float) -> None:
+        self._known[pause] = now, keys
+        if keys.content is not None and keys.person is not None:
+            self._by_id[keys.content.id] = keys.content
+            self._by_id[keys.person.id] = keys.person
+        while self._known:
+            oldest, (since, _) = next(iter(self._known.items()))
+            if len(self._known) <= REMEMBERED and now - since <= KEPT_SECONDS:
+                return
+            self._drop(self._known.pop(oldest, None))
+
+    def _drop(self, known: tuple[float, PauseKeys] | None) -> None:
+        if known is not None:
+            for key in (known[1].content, known[1].person):
+                if key is not None:
+                    self._by_id.pop(key.id, None)
+
+    def _keys(self, pause: UUID, row: VaultRow | None) -> PauseKeys:
+        if row is None:
+            return PauseKeys(None, None, None)
+        content = DataKey(self, pause, "content", row.content_key, row.content)
+        return PauseKeys(row, content, DataKey(self, pause, "person", row.person_key, row.person))
+
+    # Sealing
+
+    def unknown(self, pauses: Iterable[UUID]) -> list[UUID]:
+        """List those of these pauses that the vault has to be asked about before their facts are sealed."""
+        if self._ring is None:
+            return []
+        oldest = monotonic() - KEPT_SECONDS
+        known = {pause: self._known.get(pause) for pause in pauses}
+        return [pause for pause, at in known.items() if at is None or at[0] < oldest]
+
+    def sealing(self, pauses: Iterable[UUID], new: Iterable[UUID] = ()) -> Sealing:
+        """Give the keys of these pauses, and make them for those that have none; `new` ones were never stored.
+
+        Raises:
+            InteractionConfigurationError: texts are encrypted in this ledger, and the keys for that are not here.
+        """
+        keys = {pause: at[1] for pause in pauses if (at := self._known.get(pause)) is not None}
+        if self._ring is None:
+            # A pause that has keys was begun where texts are encrypted: nothing of it is stored as it is.
+            return Sealing(any(one.row is not None for one in keys.values()), keys)
+        made: list[VaultRow] = []
+        for pause in {*(pause for pause, one in keys.items() if one.row is None), *new}:
+            keys[pause] = self._make(pause)
+            row = keys[pause].row
+            assert row is not None  # noqa: S101 - it was just made
+            made.append(row)
+        return Sealing(True, keys, tuple(made))
+
+    def _make(self, pause: UUID) -> PauseKeys:
+        drawn = secrets.token_bytes(2 * DATA_KEY_BYTES + 32)
+        ids = [UUID(bytes=drawn[at : at + 16], version=4) for at in (64, 80)]
+        clear = [drawn[:DATA_KEY_BYTES], drawn[DATA_KEY_BYTES : 2 * DATA_KEY_BYTES]]
+        wrapped = [self._wrap(pause, *one) for one in zip(KEY_KINDS, ids, clear, strict=True)]
+        keys = self._keys(pause, VaultRow(pause, ids[0], ids[1], wrapped[0], wrapped[1]))
+        for key, bare in zip((keys.content, keys.person), clear, strict=True):
+            assert key is not None  # noqa: S101 - of a row that is there
+            key._aead = AESGCM(bare)  # noqa: SLF001 - the same module; it need not be unwrapped
+        return keys
+
+    # Wrapping
+
+    def _wrap(self, pause: UUID, kind: KeyKind, key_id: UUID, clear: bytes) -> bytes:
+        assert self._ring is not None  # noqa: S101 - whoever makes keys has one
+        outer = self._ring.minting
+        sealed = self._wrapper(outer).encrypt(key_id.bytes[:NONCE_BYTES], clear, self._bound(pause, kind, key_id))
+        return bytes.fromhex(outer.kid) + sealed
+
+    def unwrapped(self, key: DataKey) -> bytes | None:
+        """Unwrap a data key; None where it is not what was wrapped, for this pause and as this kind.
+
+        Raises:
+            InteractionConfigurationError: the key that wraps it is not here.
+        """
+        wrapped = bytes(key.wrapped or b"")
+        kid = wrapper_of(wrapped) or ""
+        require_wrapper(kid, self._ring)
+        outer = None if self._ring is None else self._ring.by_kid(kid)
+        assert outer is not None  # noqa: S101 - it was just required
+        bound = self._bound(key.pause, key.kind, key.id)
+        try:
+            return self._wrapper(outer).decrypt(key.id.bytes[:NONCE_BYTES], wrapped[len(kid) // 2 :], bound)
+        except (InvalidTag, ValueError):
+            return None
+
+    def _wrapper(self, outer: Key) -> AESGCMSIV:
+        wrapper = self._wrappers.get(outer.kid)
+        if wrapper is None:
+            wrapper = self._wrappers[outer.kid] = AESGCMSIV(outer.secret)
+        return wrapper
+
+    def rewrapped(self, row: VaultRow) -> VaultRow | None:
+        """Wrap a row's keys by the key that wraps now; None where they are already.
+
+        Raises:
+            InteractionConfigurationError: the key that wraps them is not here, or they are not what was written.
+        """
+        assert self._ring is not None  # noqa: S101 - the caller has one
+        now, changed = self._ring.minting.kid, row
+        keys = self._keys(row.pause, row)
+        for key in (keys.content, keys.person):
+            if key is None or key.wrapped is None or wrapper_of(key.wrapped) == now:
+                continue
+            clear = self.unwrapped(key)
+            if clear is None:
+                raise LedgerCorrupt(row.pause, 0, f"its {key.kind} key in the vault is not what was written")
+            wrapped = self._wrap(row.pause, key.kind, key.id, clear)
+            changed = replace(changed, content=wrapped) if key.kind == "content" else replace(changed, person=wrapped)
+        return None if changed is row else changed
+
+    def _bound(self, pause: UUID, kind: KeyKind, key_id: UUID) -> bytes:
+        return length_prefixed(b"plv/1 key", self.ledger.bytes, pause.bytes, kind, key_id.bytes)
+
+
+def require_wrapper(kid: str | None, ring: KeyRing | None) -> None:
+    """Check that a ring holds the key that wraps the vault's data keys.
+
+    Raises:
+        InteractionConfigurationError: it does not.
+    """
+    if kid is not None and (ring is None or ring.by_kid(kid) is None):
+        raise InteractionConfigurationError(
+            f"what people wrote in this ledger is encrypted, and vault key {kid} is not in the key ring here: put the"
+            f" key file that holds it in place (PAUSELEDGER_KEYS_DIR), or set {VAULT_ENVIRONMENT}"
+        )
+
+
+def _place(ledger: UUID, stream: UUID, version: int, topic: str, number: int) -> bytes:
+    at = version.to_bytes(8, "big"), topic, number.to_bytes(4, "big")
+    return length_prefixed(b"plv/1", ledger.bytes, stream.bytes, *at)
+
+
+def _nonce(place: bytes, digest: str) -> bytes:
+    return hashlib.sha256(length_prefixed(b"plv/1 nonce", place, digest)).digest()[:NONCE_BYTES]
