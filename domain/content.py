@@ -138,12 +138,12 @@ class Content(BaseModel):
 
     @property
     def erased(self) -> bool:
-        """Whether its key was destroyed."""
+        """Whether its key was destroyed, as far as it was read."""
         try:
             self.body()
         except ContentErasedError:
             return True
-        except ContentAlteredError:
+        except (ContentAlteredError, ContentUnreadError):
             return False
         return False
 

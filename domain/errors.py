@@ -4,7 +4,7 @@
     ├── Refusal                         an authentic (or forged) token was turned down; the pause stands
     │   ├── TokenForged, TokenExpired, TokenNotYetValid                        step 1
     │   ├── ScopeMismatch, SessionMismatch, RunMismatch, CallMismatch          step 2
-    │   ├── RequestMissing, RequestMismatch                                    step 3
+    │   ├── RequestMissing (and RequestErased), RequestMismatch                                    step 3
     │   ├── ActorMissing, ActorNotAllowed, AskerMayNotAnswer, AnsweredTwice,
     │   │   PolicyMismatch, PresentationMissing, PresentationStale,
     │   │   InteractionUnregistered, ResponseInvalid                           step 4
@@ -138,6 +138,15 @@ class RequestMissing(Refusal):
 
     reason, axis, step = "request_missing", "request", 3
     says = "the pause is not in this store; check that the right store is opened"
+
+
+class RequestErased(RequestMissing):
+    """What was asked was erased: `request_missing` under the rule `erased`."""
+
+    says = "what was asked was erased on purpose, and the pause is over; the host may ask anew"
+
+    def __init__(self, pause_id: UUID | None = None) -> None:
+        super().__init__(pause_id, rule="erased")
 
 
 class RequestMismatch(Refusal):

@@ -14,7 +14,7 @@ from .authority import PolicyChanged, judge_asking
 from .axes import AXIS_BYTES, require_stated, require_text
 from .closing import whole_second, withdraw
 from .commands import LapseAnswer, PauseCommand, PauseReceipt, Routing
-from .content import Content, ContentAlteredError
+from .content import Content, ContentAlteredError, ContentErasedError
 from .doubt import Doubt
 from .envelope import DIGEST_BYTES, Terms, axis_tag
 from .errors import (
@@ -234,6 +234,8 @@ class Pausing:
         asked = one.registered.interaction
         try:
             same_request = paused.request.clear() == one.request
+        except ContentErasedError:
+            raise PauseClosed(pause.id, "erased") from None
         except ContentAlteredError:
             raise LedgerCorrupt(pause.id, paused.originator_version, "the stored request was altered") from None
         if (asked.name, asked.revision) != (paused.interaction.name, paused.interaction.revision):

@@ -12,7 +12,7 @@ from .authorising import Authorising
 from .axes import Axes
 from .closing import whole_second
 from .commands import STORED, AnswerCommand, Receipt, ResumeOutcome
-from .content import Content, ContentAlteredError
+from .content import Content, ContentAlteredError, ContentErasedError
 from .doubt import Doubt
 from .envelope import DIGEST_BYTES, Opened, token_of
 from .errors import (
@@ -22,6 +22,7 @@ from .errors import (
     InteractionUnregistered,
     LedgerCorrupt,
     Refusal,
+    RequestErased,
     RequestMismatch,
     RequestMissing,
     ResponseInvalid,
@@ -182,7 +183,7 @@ class Redemption:
         try:
             await self._judge_response(pause)
             return self._validated is not None and stored.clear() == self._validated.canonical
-        except (ResponseInvalid, InteractionUnregistered, ContentAlteredError):
+        except (ResponseInvalid, InteractionUnregistered, ContentAlteredError, ContentErasedError):
             return False
 
     async def _judge_response(self, pause: Pause) -> None:
@@ -378,6 +379,7 @@ def _judge_request(pause: Pause, opened: Opened, found: Found) -> bool:
     """Step 3: hold the `Paused` row and its request against the token. Returns whether the turn alone is altered.
 
     Raises:
+        RequestErased: there is nothing left to hold against it.
         RequestMismatch: they differ.
         LedgerCorrupt: another row of the stream is not what was written.
     """
@@ -385,6 +387,8 @@ def _judge_request(pause: Pause, opened: Opened, found: Found) -> bool:
     altered = found.altered.get(pause.id, ())
     first = paused.originator_version
     whole = paused.row_digest[:DIGEST_BYTES] == terms.row_digest and first not in altered
+    if paused.request.erased:
+        raise RequestErased(pause.id)
     if not paused.request.intact or bytes.fromhex(paused.request.digest)[:DIGEST_BYTES] != terms.request_digest:
         raise RequestMismatch(pause.id)
     if whole:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from .authority import PolicyChanged
-from .content import Content, ContentAlteredError, ContentUnreadError
+from .content import Content, ContentAlteredError, ContentErasedError, ContentUnreadError
 from .facts import (
     Abandoned,
     ActorRecord,
@@ -218,14 +218,22 @@ def _actor(actor: ActorRecord | None, nobody: str) -> str:
         return nobody
     kind = "somebody" if actor.kind == "unknown" else actor.kind
     name = _clear(actor.who)
-    named = f"tagged {actor.tag}" if name is None else _quoted(name)
+    erased = " (name erased)" if actor.who is not None and actor.who.erased else ""
+    named = f"tagged {actor.tag}{erased}" if name is None else _quoted(name)
     return f"{kind} {named} ({actor.assurance})"
 
 
 def _quoted_contents(fact: Fact) -> str:
     written = {name: getattr(fact, name, None) for name in ("request", "response", "effective", "note")}
-    texts = {name: _clear(content) for name, content in written.items() if isinstance(content, Content)}
-    return "".join(f"; {name}: {'cannot be read' if text is None else harmless(text)}" for name, text in texts.items())
+    told = {name: _told(content) for name, content in written.items() if isinstance(content, Content)}
+    return "".join(f"; {name}: {text}" for name, text in told.items())
+
+
+def _told(content: Content) -> str:
+    text = _clear(content)
+    if text is None:
+        return "erased" if content.erased else "cannot be read"
+    return harmless(text)
 
 
 def _clear(content: Content | None) -> str | None:
@@ -233,7 +241,7 @@ def _clear(content: Content | None) -> str | None:
         return None
     try:
         return content.clear().decode(errors="replace")
-    except (ContentAlteredError, ContentUnreadError):
+    except (ContentAlteredError, ContentErasedError, ContentUnreadError):
         return None
 
 

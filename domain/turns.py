@@ -4,7 +4,7 @@ import hashlib
 from uuid import UUID
 
 from . import strict_json
-from .content import ContentAlteredError
+from .content import ContentAlteredError, ContentErasedError
 from .errors import InteractionConfigurationError, PauseRejected, TurnMismatch, TurnMissing
 from .facts import TurnRecord
 from .pause import Pause
@@ -44,6 +44,8 @@ async def _text(services: Services, record: TurnRecord, pause_id: UUID) -> bytes
             return record.content.clear()
         except ContentAlteredError:
             raise TurnMismatch(pause_id) from None
+        except ContentErasedError:
+            raise TurnMissing(pause_id, rule="erased") from None
     if record.checkpoint is None:
         raise TurnMissing(pause_id)
     store = checkpoint_store(services, record.checkpoint.store)

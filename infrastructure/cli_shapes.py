@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from uuid import UUID
 
 from ..domain.commands import Dispatch, PauseReceipt, Receipt
-from ..domain.content import Content, ContentAlteredError, ContentUnreadError
+from ..domain.content import Content, ContentAlteredError, ContentErasedError, ContentUnreadError
 from ..domain.errors import (
     InteractionConfigurationError,
     LeaseHeld,
@@ -214,9 +214,10 @@ def fact_shape(fact: Fact, *, content: bool) -> dict[str, Any]:
 def _written(content: Content) -> dict[str, Any]:
     try:
         text: str | None = content.clear().decode(errors="replace")
-    except (ContentAlteredError, ContentUnreadError):
+    except (ContentAlteredError, ContentErasedError, ContentUnreadError):
         text = None
-    return {"digest": content.digest, "media_type": content.media_type, "text": text}
+    shape = {"digest": content.digest, "media_type": content.media_type, "text": text}
+    return {**shape, "erased": True} if content.erased else shape
 
 
 def _compact(value: Any) -> str:

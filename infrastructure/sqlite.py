@@ -249,11 +249,14 @@ class SQLiteRecorder(LedgerRecorder):
     def identity(self) -> LedgerIdentity:
         """Read who this ledger is."""
         with self._connection() as connection:
-            ledger_id, key, epoch, revision, wrapped = connection.execute(
-                "SELECT ledger_id, identity_key, epoch, schema_revision, (SELECT coalesce(content, person) FROM vault"
-                " WHERE content IS NOT NULL OR person IS NOT NULL LIMIT 1) FROM ledger"
+            ledger_id, key, epoch, revision = connection.execute(
+                "SELECT ledger_id, identity_key, epoch, schema_revision FROM ledger"
             ).fetchone()
-        return LedgerIdentity(UUID(ledger_id), key, epoch, understood(revision), wrapper_of(wrapped))
+            understood(revision)
+            wrapped = connection.execute(
+                "SELECT coalesce(content, person) FROM vault WHERE content IS NOT NULL OR person IS NOT NULL LIMIT 1"
+            ).fetchone()
+        return LedgerIdentity(UUID(ledger_id), key, epoch, revision, wrapper_of(wrapped[0]) if wrapped else None)
 
     def draw_epoch(self) -> int:
         """Replace the epoch by another random one."""

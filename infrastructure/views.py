@@ -12,7 +12,7 @@ from uuid import UUID
 
 from ..domain.axes import Scope
 from ..domain.capability import HumanInteractionCapability
-from ..domain.content import ContentAlteredError
+from ..domain.content import ContentAlteredError, ContentErasedError
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew
 from ..domain.facts import Fact, Paused
 from ..domain.sentences import tell
@@ -233,7 +233,7 @@ class LedgerViews:
     # Everything below blocks, and runs in the executor.
 
     def _question(self, row: OpenPause) -> Any:
-        with suppress(LedgerCorrupt, LedgerTooNew, ContentAlteredError):
+        with suppress(LedgerCorrupt, LedgerTooNew, ContentAlteredError, ContentErasedError):
             fact = self._stored(row.position)
             if isinstance(fact, Paused) and fact.originator_id == row.pause:
                 return json.loads(fact.request.clear())

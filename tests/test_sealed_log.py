@@ -261,7 +261,7 @@ def test_migrate_brings_an_older_file_over(tmp_path):
     recorder.insert_events(rows(3))
     was = recorder.identity()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
-        for table in ("sealed", "sealed_tiles", "tree_heads", "sealing"):
+        for table in ("sealed", "sealed_tiles", "tree_heads", "sealing", "vault"):
             connection.execute(f"DROP TABLE {table}")
         connection.execute("UPDATE ledger SET schema_revision = 2")
     for call in (recorder.identity, lambda: recorder.load([])):
@@ -282,6 +282,7 @@ def test_migrate_brings_a_schema_of_revision_2_over(pg, pg_dsn):
         recorder.migrate("app")
         owner.execute(
             "DROP TABLE pauseledger.sealed, pauseledger.sealed_tiles, pauseledger.tree_heads, pauseledger.sealing;"
+            "DROP TABLE pauseledger.vault; DROP FUNCTION pauseledger.guard_vault();"
             "DROP FUNCTION pauseledger.seal_forward(), pauseledger.record_reading(bigint, bytea);"
             "UPDATE pauseledger.ledger SET schema_revision = 2"
         )

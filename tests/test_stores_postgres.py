@@ -15,7 +15,7 @@ from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastor
 from eventsourcing.tests.persistence import ApplicationRecorderTestCase
 from pauseledger.domain.errors import InteractionConfigurationError, LedgerTooNew, StoreUnavailable
 from pauseledger.infrastructure.postgres import PostgresRecorder
-from pauseledger.infrastructure.store import StreamConflict
+from pauseledger.infrastructure.store import SCHEMA_REVISION, StreamConflict
 from pauseledger.infrastructure.testing import RecorderConformance, TemporaryPostgres, refused, row
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -455,7 +455,7 @@ def test_a_restart_a_crash_and_a_standby(own_server):
     recorder.insert_events([row(uuid4(), 1)])
     streams = [n.originator_id for n in recorder.walk()]
     own_server.restart_as_standby()
-    assert recorder.identity().schema_revision == 3
+    assert recorder.identity().schema_revision == SCHEMA_REVISION
     assert len(recorder.load(streams).rows) == 3
     for call in (recorder.max_notification_id, lambda: recorder.headers(0, 9), lambda: list(recorder.walk())):
         with refused(StoreUnavailable) as caught:
