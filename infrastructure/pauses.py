@@ -307,7 +307,7 @@ class EventSourcedPauses:
             appended = await self._streams.append([row for row, _ in rows], mints=bool(paused), keys=sealing.made)
         except StreamConflict:
             # Perhaps somebody else brought the keys of a pause first.
-            self.vault.forget(row.pause for row in sealing.made)
+            self.vault.contested(row.pause for row in sealing.made)
             raise VersionConflict(f"stream {facts[0].originator_id} went on") from None
         except IntegrityError as broken:
             raise StoreUnavailable(f"the store turned the append down: {broken}") from None

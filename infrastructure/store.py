@@ -103,7 +103,7 @@ class Snapshot:
     leases: dict[UUID, Lease]
     epoch: int
     now: datetime
-    keys: Sequence[VaultRow] = ()
+    keys: Sequence[VaultRow] = field(default_factory=list)
 
 
 def known(revision: int) -> int:

@@ -44,7 +44,8 @@ from .mapper import FRONT, LENGTH_BYTES, NO_PREDECESSOR, FactMapper, Registry, s
 from .memory import MemoryRecorder
 from .settings import LedgerSettings
 from .store import LedgerRecorder
-from .wiring import MEMORY, Ledger, sqlite_path
+from .vault import Vault
+from .wiring import MEMORY, Ledger, open_recorder, sqlite_path
 
 FORMAT = "openai-chat"
 SCOPE = Scope(tenant_id="acme")
@@ -184,11 +185,18 @@ class Stage:
         self.overwrite(row, row.state[:start] + altered(row.state[start:]))
 
     def forge(self, row: Row, changed: Callable[[Any], Fact]) -> None:
-        """Change a row's fact, and make every digest of that row anew: a forger who knows the format."""
-        mapper = FactMapper(self.ledger_id)
+        """Change a row's fact, and make every digest of it anew: a forger who knows the format and has the keys."""
+        recorder = self.memory or open_recorder(self.url, LedgerSettings())
+        pause = UUID(row.header["pause"])
+        vault = Vault(self.ledger_id, KeyFile(self.keys).load_vault(), recorder.vault)
+        vault.learn([pause], recorder.vault([pause]))
+        mapper = FactMapper(self.ledger_id, vault=vault)
         before = stored_digest(self.rows(row.stream)[row.version - 2].state) if row.version > 1 else NO_PREDECESSOR
         fact = mapper.decode(StoredEvent(row.stream, row.version, row.topic, row.state), before).fact
-        self.overwrite(row, mapper.to_stored_event(changed(fact)).state)
+        [(forged, _)] = mapper.encode([changed(fact)], vault.sealing([pause]))
+        self.overwrite(row, forged.state)
+        if recorder is not self.memory:
+            recorder.close()
 
     @property
     def ledger_id(self) -> UUID:
@@ -200,9 +208,18 @@ class Stage:
         if self.memory is not None:
             self.memory._stored_events.clear()  # noqa: SLF001 - past every guard
             self.memory._stored_events_index.clear()  # noqa: SLF001 - the same
+            self.memory._vault.clear()  # noqa: SLF001 - the same
+            return
+        with self._unguarded("no_delete"):
+            self.sql(f"DELETE FROM {self._table}")  # noqa: S608 - constants
+        if self.url.startswith("sqlite"):
+            self.sql("DROP TRIGGER IF EXISTS vault_no_delete")
+            self.sql("DELETE FROM vault")
         else:
-            with self._unguarded("no_delete"):
-                self.sql(f"DELETE FROM {self._table}")  # noqa: S608 - constants
+            vault = self._table.replace("stored_events", "vault")
+            self.sql(f"ALTER TABLE {vault} DISABLE TRIGGER vault_guard")
+            self.sql(f"DELETE FROM {vault}")  # noqa: S608 - constants
+            self.sql(f"ALTER TABLE {vault} ENABLE ALWAYS TRIGGER vault_guard")
 
     def sql(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Say one statement to the database itself, as its owner."""

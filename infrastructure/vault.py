@@ -205,6 +205,7 @@ class Vault:
         self._known: OrderedDict[UUID, tuple[float, PauseKeys]] = OrderedDict()
         self._by_id: dict[UUID, DataKey] = {}
         self._wrappers: dict[str, AESGCMSIV] = {}
+        self._contested: set[UUID] = set()
 
     # Knowing
 
@@ -224,13 +225,17 @@ class Vault:
 
     def keep(self, sealing: Sealing) -> None:
         """Take over the keys of an append that stands."""
+        self._contested.difference_update(sealing.keys)
         for row in sealing.made:
             self._remember(row.pause, sealing.keys[row.pause], monotonic())
 
-    def forget(self, pauses: Iterable[UUID]) -> None:
-        """Know nothing of these pauses any more."""
+    def contested(self, pauses: Iterable[UUID]) -> None:
+        """Know nothing of these pauses any more: somebody else brought keys, or a fact, first."""
         for pause in pauses:
             self._drop(self._known.pop(pause, None))
+            self._contested.add(pause)
+        while len(self._contested) > REMEMBERED:
+            self._contested.pop()
 
     def key(self, key_id: UUID | None) -> DataKey | None:
         """Find a data key that was just read."""
@@ -286,7 +291,15 @@ class Vault:
             # A pause that has keys was begun where texts are encrypted: nothing of it is stored as it is.
             return Sealing(any(one.row is not None for one in keys.values()), keys)
         made: list[VaultRow] = []
-        for pause in {*(pause for pause, one in keys.items() if one.row is None), *new}:
+        for pause in new:
+            # Keys may outlive their pause, where rows alone were lost: then its append is contested, and goes on with
+            # those that the read after it found. Whatever was known before may be of a store since set back.
+            known = self._known.get(pause)
+            if pause in self._contested and known is not None:
+                keys[pause] = known[1]
+            else:
+                keys[pause] = PauseKeys(None, None, None)
+        for pause in [pause for pause, one in keys.items() if one.row is None]:
             keys[pause] = self._make(pause)
             row = keys[pause].row
             assert row is not None  # noqa: S101 - it was just made

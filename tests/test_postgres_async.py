@@ -376,6 +376,8 @@ async def test_a_store_set_back_is_written_again(ledger, owner):
     owner.execute("ALTER TABLE pauseledger.stored_events DISABLE TRIGGER ALL")
     owner.execute("DELETE FROM pauseledger.stored_events")
     owner.execute("ALTER TABLE pauseledger.stored_events ENABLE ALWAYS TRIGGER stored_events_floor")
+    owner.execute("ALTER TABLE pauseledger.vault DISABLE TRIGGER ALL")
+    owner.execute("DELETE FROM pauseledger.vault")
     ledger.pauses._written[question.receipt.pause_id] = 1
     with pytest.raises(VersionConflict):
         await ledger.pauses.append(facts)

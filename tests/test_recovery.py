@@ -136,7 +136,8 @@ async def test_only_an_operator_ends_a_lease_that_runs(stage, ledger, question):
     said = stage.rows()[-1].header
     assert said["because"] == "forced"
     assert said["by"] is not None
-    assert b"olga" in stage.rows()[-1].state
+    assert (await ledger.story(question.pause_id))[-1].by.who.clear() == b"olga"
+    assert b"olga" not in stage.rows()[-1].state
 
 
 async def test_an_operator_is_somebody(ledger):
