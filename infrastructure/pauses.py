@@ -21,7 +21,7 @@ from ..domain.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from ..domain.facts import FACTS, Fact, Paused, Refused
+from ..domain.facts import Fact, Paused, Refused
 from ..domain.pause import Pause, PauseFact, replay
 from ..domain.ports import Found, Tail
 from ..domain.recording import REFUSAL_STREAM
@@ -32,7 +32,7 @@ from .executor import Executor
 from .keys import KeyRing
 from .mapper import NO_PREDECESSOR, FactMapper, Registry, stored_digest
 from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict, VaultRow
-from .vault import Sealing, Vault
+from .vault import SEALED, Sealing, Vault
 
 T = TypeVar("T")
 
@@ -288,7 +288,7 @@ class EventSourcedPauses:
         """Find the keys that facts are sealed with; a pause's first fact brings its own."""
         # A refused attempt on a pause that is not in this store names no scope. Keys made for it would stand in the way
         # of those that come with the pause.
-        pauses = {fact.pause for fact in facts if isinstance(fact, FACTS) and fact.scope is not None}
+        pauses = {fact.pause for fact in facts if isinstance(fact, SEALED) and fact.scope is not None}
         new = {fact.pause for fact in facts if isinstance(fact, Paused)}
         return await self._sealing_of(pauses - new, new)
 

@@ -32,6 +32,7 @@ from ..domain.content import Content, ContentErasedError
 from ..domain.envelope import length_prefixed
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, PauseClosed
 from ..domain.facts import FACTS, Fact
+from ..domain.presenting import Presented
 from .keys import VAULT_ENVIRONMENT, Key, KeyRing
 from .store import KEY_KINDS, KeyKind, VaultRow, wrapper_of
 
@@ -43,7 +44,8 @@ REMEMBERED = 1024
 #: And for so long (seconds) after they were last seen in the vault.
 KEPT_SECONDS = 60.0
 
-_OF_PAUSES = frozenset(FACTS)
+#: The facts whose texts are sealed under the keys of the pause they name.
+SEALED: tuple[type[Fact], ...] = (*FACTS, Presented)
 
 
 class DataKey:
@@ -124,7 +126,7 @@ class Sealing:
         What is recorded of those who run the ledger (switches, holds, erasures) is never encrypted: who erased
         something must outlive it.
         """
-        if not self.on or type(fact) not in _OF_PAUSES:
+        if not self.on or not isinstance(fact, SEALED):
             return None
         place = (ledger, fact.originator_id, fact.originator_version, fact.topic())
         return SegmentSeal(self.keys.get(fact.pause), fact.pause, *place)
