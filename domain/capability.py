@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from .authority import Policy, PolicyChanged
-from .axes import require_stated
+from .axes import Scope, require_stated
 from .commands import (
     Actor,
     AnswerCommand,
@@ -24,7 +24,10 @@ from .commands import (
     SettleCommand,
     WithdrawCommand,
 )
+from .content import ContentKind
+from .custody import Custody, Keeping, custody_read
 from .envelope import Envelope, enclose
+from .erasing import Erased, Erasing
 from .errors import InteractionConfigurationError, TokenForged
 from .governing import Governed, Governing
 from .interactions import Interaction
@@ -305,6 +308,41 @@ class Operator:
     async def recover(self, command: RecoverCommand) -> ResumedTurn:
         """Take up a turn; `reason="forced"` ends a lease that still runs."""
         return await self._capability._recover(self._by(command), trusted=True)  # noqa: SLF001 - the same module
+
+    async def erase(self, pause_id: UUID, kind: ContentKind, reason: str) -> Erased:
+        """Erase a round: what was said (`content`), or who said it and whom it was for (`person`). For good.
+
+        What is open is taken back first, and an owed turn given up. Rows, chain and views stand. Cut off in between,
+        the same call again goes on. `reason` is a word, such as `gdpr-17`.
+
+        Raises:
+            ErasureHeld: a legal hold or a retention floor stands; nothing was destroyed.
+            NotErasable: the pause was stored before the ledger had a vault key.
+            RequestMissing: the pause is not in this store.
+            InteractionConfigurationError: the words are none, or the database role may not destroy keys.
+            StoreUnavailable: the store could not speak; the same erasure again goes on.
+        """
+        return await Erasing(self._services, pause_id, kind, reason, self._actor).erase()
+
+    async def place_hold(self, scope: Scope, reason: str, pause_id: UUID | None = None) -> int:
+        """Keep a scope, or one pause in it, from being erased; gives the hold's number. `reason` is a word."""
+        return await Keeping(self._services, self._actor).place(scope, reason, pause_id)
+
+    async def lift_hold(self, scope: Scope, number: int, reason: str) -> None:
+        """Lift a hold.
+
+        Raises:
+            InteractionConfigurationError: no such hold stands in that scope.
+        """
+        await Keeping(self._services, self._actor).lift(scope, number, reason)
+
+    async def keep(self, scope: Scope, days: int, reason: str) -> None:
+        """Set a retention floor: so many whole days after its newest fact a round may not be erased; 0 sets none."""
+        await Keeping(self._services, self._actor).keep(scope, days, reason)
+
+    async def custody(self, scope: Scope) -> Custody:
+        """Tell which holds and floors stand in a tenant."""
+        return await custody_read(self._services, scope)
 
     def _by(self, command: Any) -> Any:
         name = "submitted_by" if isinstance(command, AnswerCommand) else "by"

@@ -17,6 +17,7 @@
     ├── RecoveryError
     │   └── LeaseHeld, AlreadyContinued, NotConsumed, NothingOwed, TurnAbandoned
     ├── NotRedeemable                   the string is not one of our tokens
+    ├── ErasureHeld, NotErasable        nothing was destroyed, and why
     ├── StoreUnavailable                the store could not speak; `outcome` says what is known
     │   └── TransactionStale            the host's own transaction, joined, has to be run again
     ├── VersionConflict                 a lost race, judged again before anybody hears of it
@@ -533,6 +534,29 @@ class TransactionStale(StoreUnavailable):
 
     def __init__(self, says: str) -> None:
         super().__init__(f"{says}; roll the transaction back and run it again")
+
+
+class ErasureHeld(LedgerError):
+    """A legal hold or a retention floor keeps a round from being erased. Nothing was destroyed.
+
+    Attributes:
+        pause_id: The round's lead.
+        says: What holds it.
+    """
+
+    def __init__(self, pause_id: UUID, says: str) -> None:
+        super().__init__(f"pause {pause_id} is not erased: {says}")
+        self.pause_id, self.says = pause_id, says
+
+
+class NotErasable(LedgerError):
+    """A pause was stored before its texts were encrypted: there is no key whose end would end them."""
+
+    def __init__(self, pause_id: UUID) -> None:
+        super().__init__(
+            f"pause {pause_id} was stored in clear, before the ledger had a vault key; its texts end with the ledger"
+        )
+        self.pause_id = pause_id
 
 
 class VersionConflict(LedgerError):

@@ -64,6 +64,14 @@ class Identity:
         """Derive the id of the stream of one rendering shown to one person; their tag, its digest."""
         return self._id(int.from_bytes(pause.bytes[:2], "big"), "presented", pause.bytes, person, rendering)
 
+    def erasures(self, pause: UUID) -> UUID:
+        """Derive the id of the stream of a pause's erasures."""
+        return self._id(int.from_bytes(pause.bytes[:2], "big"), "erasures", pause.bytes)
+
+    def custody(self, tenant_id: str) -> UUID:
+        """Derive the id of the stream of a tenant's holds and retention floors."""
+        return self._id(0, "custody", tenant_id)
+
     def tag(self, kind: str, *parts: bytes | str | None) -> str:
         """Fold something that may be compared but not read into 16 hex."""
         return self._mac(kind, *parts)[:8].hex()

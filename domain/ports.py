@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from .content import ContentKind
 from .envelope import Opened, Terms
 from .errors import LedgerCorrupt
 from .facts import Fact, Refused
@@ -101,6 +102,18 @@ class Pauses(Protocol):
 
     async def renew(self, lead: UUID, fence: int, seconds: int) -> bool:
         """Renew a claim's lease; False where a newer claim has one."""
+        ...
+
+
+class Vault(Protocol):
+    """The data keys of pauses."""
+
+    async def standing(self, pauses: Sequence[UUID], kind: ContentKind) -> Mapping[UUID, bool]:
+        """Tell of each pause that has keys whether this one still stands."""
+        ...
+
+    async def destroy(self, pauses: Sequence[UUID], kind: ContentKind) -> None:
+        """Destroy one key of each of these pauses for good; those that are destroyed stay so."""
         ...
 
 

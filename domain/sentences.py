@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from .authority import PolicyChanged
 from .content import Content, ContentAlteredError, ContentErasedError, ContentUnreadError
+from .erasing import ErasureEnded, ErasureOrdered
 from .facts import (
     Abandoned,
     ActorRecord,
@@ -27,6 +28,7 @@ from .switches import SwitchFlipped
 #: Controls, formats (the bidirectional ones among them), surrogates, and separators of lines and paragraphs.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
+_ERASED = {"content": "what was said", "person": "who was named"}
 _DECISIONS = {
     "answer": "answered",
     "approve": "let the call run",
@@ -134,6 +136,11 @@ def _beside_pauses(fact: Fact) -> str:
         return f"{_actor(fact.to, 'somebody')} was shown the question{through}, as rendering {fact.rendering}"
     if isinstance(fact, PolicyChanged):
         return _policy_changed(fact)
+    if isinstance(fact, ErasureOrdered):
+        return f"{_actor(fact.by, '')} ordered that {_ERASED[fact.kind]} be erased ({_quoted(fact.reason)})"
+    if isinstance(fact, ErasureEnded):
+        done = {"destroyed": "was erased for good: its key was destroyed", "held": "was not erased: a hold stands"}
+        return f"{_ERASED[fact.kind]} {done[fact.outcome]}"
     if not isinstance(fact, SwitchFlipped):
         return f"{fact.topic()} happened"
     surface = f"surface {_quoted(fact.surface)}"

@@ -14,7 +14,7 @@ from .ids import Identity
 from .interactions import Interactions, Objection
 from .pause import Pause
 from .policies import PolicyBook
-from .ports import Checkpoints, Journal, OffLoop, Pauses, Seal
+from .ports import Checkpoints, Journal, OffLoop, Pauses, Seal, Vault
 from .stamp import Stamp
 from .turn import Transcripts
 
@@ -49,6 +49,7 @@ class Services:
     optional_axes: frozenset[str] = frozenset()
     leeway: timedelta = timedelta(seconds=0)
     lease_seconds: int = 60
+    vault: Vault | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
     def stamp(self, attempt: UUID | None = None) -> Stamp:

@@ -32,6 +32,7 @@ from ..domain.pause import Pause, replay
 from ..domain.sentences import tell_all
 from ..domain.settlement import End
 from .cli_authority import Answering, authority
+from .cli_erasure import erasure
 from .cli_events import events
 from .cli_evidence import evidence
 from .cli_inputs import Inputs, Named, Place, TokenArgument, Where, grouped, the_open_call
@@ -73,6 +74,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(keys, name="keys")
+app.add_typer(erasure)
 app.add_typer(views)
 app.add_typer(levers)
 app.add_typer(authority)
@@ -409,6 +411,9 @@ def migrate(
     auditor_role: Annotated[
         str | None, typer.Option(help="PostgreSQL: a role that exists, to read everything and record what it reads.")
     ] = None,
+    eraser_role: Annotated[
+        str | None, typer.Option(help="PostgreSQL: a role that exists, to be given that and the right to destroy keys.")
+    ] = None,
 ) -> Outcome:
     """Make or upgrade the store's tables; safe to run twice."""
     from .postgres import PostgresRecorder  # noqa: PLC0415 - no other command needs its name
@@ -417,12 +422,12 @@ def migrate(
     recorder = open_recorder(url, where.settings())
     try:
         if isinstance(recorder, PostgresRecorder):
-            done = recorder.migrate(runtime_role, auditor_role)
-        elif runtime_role is None and auditor_role is None:
+            done = recorder.migrate(runtime_role, auditor_role, eraser_role)
+        elif runtime_role is None and auditor_role is None and eraser_role is None:
             done = recorder.migrate()
         else:
             raise InteractionConfigurationError(
-                "only PostgreSQL has roles; leave --runtime-role and --auditor-role out"
+                "only PostgreSQL has roles; leave --runtime-role, --auditor-role and --eraser-role out"
             )
     finally:
         recorder.close()

@@ -17,7 +17,9 @@ from .keys import KeyFile, KeyLife, KeyRing
 from .log_key import log_signer
 from .settings import KEYS_VARIABLE, keys_directory, store_url
 from .standing import standing
-from .wiring import open_ledger, open_recorder
+from .store import wrapper_of
+from .vault import Vault, vault_rows
+from .wiring import open_ledger, open_recorder, vault_ring
 
 keys = typer.Typer(
     help="The keys that seal tokens: make one, let every host read it, promote it, and retire the former when no pause "
@@ -30,11 +32,20 @@ Kid = Annotated[str, typer.Argument(metavar="KID", help="The key's id, 8 hex dig
 
 @keys.command()
 @grouped
-def new(where: Where) -> Outcome:
-    """Add a key that only opens. The very first key of a ledger mints at once."""
+def new(
+    where: Where,
+    *,
+    vault: Annotated[
+        bool, typer.Option("--vault", help="A key that wraps the vault's data keys, in place of one for tokens.")
+    ] = False,
+) -> Outcome:
+    """Add a key that only opens. The very first key of its use mints (or wraps) at once."""
     file = _file(where)
     there = (keys_directory(where.keys_dir) / "keys.json").exists()
-    return _told("key_made", file.new() if there else next(iter(file.create())))
+    if not there:
+        file.create()
+        return _told("key_made", next(life for life in file.list() if (life.use == "vault") == vault))
+    return _told("key_made", file.new("vault" if vault else "tokens"))
 
 
 @keys.command()
@@ -49,6 +60,8 @@ def promote(where: Where, kid: Kid) -> Outcome:
 def retire(where: Where, kid: Kid) -> Outcome:
     """End a key: its tokens open no more. Refused while a pause made before it stopped minting is open or ready."""
     file = _file(where)
+    if any(life.kid == kid and life.use == "vault" for life in file.list()):
+        return _told("key_retired", _retired_from_vault(where, file, kid))
 
     async def inside() -> KeyLife:
         async with open_ledger(where.store, where.settings()) as ledger:
@@ -60,6 +73,49 @@ def retire(where: Where, kid: Kid) -> Outcome:
             return await asyncio.to_thread(partial(file.retire, kid, blocked_by))
 
     return _told("key_retired", asyncio.run(inside()))
+
+
+def _retired_from_vault(where: Where, file: KeyFile, kid: str) -> KeyLife:
+    recorder = open_recorder(store_url(where.store), where.settings())
+    try:
+        if any(kid in (wrapper_of(row.content), wrapper_of(row.person)) for row in vault_rows(recorder)):
+            raise InteractionConfigurationError(f"vault key {kid} still wraps data keys; run `pauseledger keys rewrap`")
+    finally:
+        recorder.close()
+    return file.retire(kid, lambda _: ())
+
+
+@keys.command()
+@grouped
+def rewrap(where: Where) -> Outcome:
+    """Wrap every data key of the vault by the key that wraps now; on PostgreSQL as the tables' owner. Safe to repeat.
+
+    With `retire` after it, what stands in older backups of the vault opens nowhere any more.
+    """
+    url, settings = store_url(where.store), where.settings()
+    ring, recorder = vault_ring(url, settings), open_recorder(url, settings)
+    if ring is None:
+        raise InteractionConfigurationError("there is no vault key; make one by `pauseledger keys new --vault`")
+    try:
+        vault = Vault(recorder.identity().ledger_id, ring)
+        again = [(row, vault.rewrapped(row)) for row in vault_rows(recorder)]
+        done = sum(recorder.rewrap(row, new) for row, new in again if new is not None)
+    finally:
+        recorder.close()
+    return Outcome({"outcome": "rewrapped", "pauses": done}, [f"rewrapped the data keys of {done} pauses"])
+
+
+@keys.command()
+@grouped
+def scrub(where: Where) -> Outcome:
+    """Overwrite what destroyed keys left in the store's own files; on PostgreSQL a VACUUM, as the tables' owner."""
+    recorder = open_recorder(store_url(where.store), where.settings())
+    try:
+        done = recorder.scrub()
+    finally:
+        recorder.close()
+    says = "scrubbed the vault" if done else "readers held the log of the file; run it again"
+    return Outcome({"outcome": "scrubbed", "done": done}, [says])
 
 
 @keys.command(name="list")
@@ -102,10 +158,11 @@ def _shape(life: KeyLife) -> dict[str, Any]:
         "state": life.state,
         "made_at": moment(life.made_at),
         "stopped_minting_at": moment(life.stopped_minting_at),
+        "use": life.use,
     }
 
 
 def _line(life: KeyLife) -> str:
     made = f", made {moment(life.made_at)}" if life.made_at else ""
     stopped = f", stopped minting {moment(life.stopped_minting_at)}" if life.stopped_minting_at else ""
-    return f"{life.kid}  {life.state}{made}{stopped}"
+    return f"{life.kid}  {life.state}{' (vault)' if life.use == 'vault' else ''}{made}{stopped}"

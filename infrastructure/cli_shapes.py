@@ -14,11 +14,13 @@ from uuid import UUID
 from ..domain.commands import Dispatch, PauseReceipt, Receipt
 from ..domain.content import Content, ContentAlteredError, ContentErasedError, ContentUnreadError
 from ..domain.errors import (
+    ErasureHeld,
     InteractionConfigurationError,
     LeaseHeld,
     LedgerCorrupt,
     LedgerError,
     LedgerTooNew,
+    NotErasable,
     NotRedeemable,
     PauseClosed,
     PauseConflict,
@@ -50,6 +52,8 @@ EXITS = {
     "conflict": REFUSED,
     "closed": REFUSED,
     "window_open": REFUSED,
+    "held": REFUSED,
+    "not_erasable": REFUSED,
     "unavailable": UNAVAILABLE,
     "too_new": UNAVAILABLE,
     "corrupt": FAULTY,
@@ -260,6 +264,10 @@ def _failure(error: LedgerError) -> dict[str, Any]:  # noqa: PLR0912 - one kind 
                 "pause_id": str(error.pause_id),
                 "closes_at": rfc3339(error.closes_at),
             }
+        case ErasureHeld():
+            return {"outcome": "held", "pause_id": str(error.pause_id), "says": error.says}
+        case NotErasable():
+            return {"outcome": "not_erasable", "pause_id": str(error.pause_id), "says": str(error)}
         case NotRedeemable():
             return {"outcome": "not_redeemable", "reason": error.reason}
         case StoreUnavailable():

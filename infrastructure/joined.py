@@ -94,7 +94,7 @@ class Joined(HumanInteractionCapability):
         joined = JoinedPauses(pauses, at)
         # Its policies are those that the transaction sees.
         book = PolicyBook(joined, services.identity.ledger_id)
-        super().__init__(replace(services, pauses=joined, policies=book, journal=_Noting(services.journal)))
+        super().__init__(replace(services, vault=None, pauses=joined, policies=book, journal=_Noting(services.journal)))
         self._own = own
         self._outside = pauses
 

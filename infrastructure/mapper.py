@@ -10,12 +10,15 @@ from uuid import UUID
 import zstandard
 from eventsourcing.persistence import Mapper, Notification, StoredEvent
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from ..domain import strict_json
 from ..domain.authority import PolicyChanged
 from ..domain.content import SALT_BYTES, Content
+from ..domain.custody import HoldLifted, HoldPlaced, RetentionSet
 from ..domain.envelope import length_prefixed
-from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew
+from ..domain.erasing import ErasureEnded, ErasureOrdered
+from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerError, LedgerTooNew
 from ..domain.facts import FACTS, Fact
 from ..domain.presenting import Presented
 from ..domain.readings import AuditRead
@@ -40,7 +43,10 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 #: Every fact of this version: those of a pause, and those that stand in streams of their own.
-STORED: tuple[type[Fact], ...] = (*FACTS, Presented, SwitchFlipped, PolicyChanged, AuditRead)
+STORED: tuple[type[Fact], ...] = (
+    *FACTS, Presented, SwitchFlipped, PolicyChanged, AuditRead, HoldPlaced, HoldLifted, RetentionSet, ErasureOrdered,
+    ErasureEnded,
+)  # fmt: skip
 
 
 class Registry:
@@ -76,8 +82,16 @@ class _Writing:
     def __init__(self, seal: SegmentSeal | None) -> None:
         self.stored: list[bytes] = []
         self._seal = seal
+        self.failed: LedgerError | None = None
 
     def put(self, content: Content) -> dict[str, Any] | None:
+        try:
+            return self._put(content)
+        except LedgerError as failed:
+            self.failed = failed
+            raise
+
+    def _put(self, content: Content) -> dict[str, Any] | None:
         body = content.body()
         if len(body) > SEGMENT_BYTES:
             raise InteractionConfigurationError(
@@ -174,7 +188,14 @@ class FactMapper(Mapper[UUID]):
 
     def _encode(self, fact: Fact, before: bytes, sealing: Sealing) -> tuple[StoredEvent, bytes]:
         segments = _Writing(sealing.of(fact, self._ledger))
-        header = fact.model_dump_json(context=segments).encode()
+        try:
+            header = fact.model_dump_json(context=segments).encode()
+        except PydanticSerializationError:
+            if segments.failed is None:
+                raise
+        if segments.failed is not None:
+            # Raised out here: pydantic's own error hides which one it was.
+            raise segments.failed
         topic = fact.topic()
         digest = self._digest(fact.originator_id, fact.originator_version, topic, before, header, *segments.stored)
         state = b"".join((MAGIC, digest, _u32(len(header)), header, *segments.stored))

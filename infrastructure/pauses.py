@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from eventsourcing.application import Application
 from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from eventsourcing.utils import Environment, EnvType
 
+from ..domain.content import ContentKind
 from ..domain.errors import (
     InteractionConfigurationError,
     LedgerCorrupt,
@@ -352,6 +353,15 @@ class EventSourcedPauses:
                 yield self.mapper.to_domain_event(row)
             except (LedgerTooNew, LedgerCorrupt) as unreadable:
                 yield unreadable
+
+    async def standing(self, pauses: Sequence[UUID], kind: ContentKind) -> Mapping[UUID, bool]:
+        """Tell of each pause that has keys whether this one still stands."""
+        return {row.pause: getattr(row, kind) is not None for row in await self._streams.vault(pauses)}
+
+    async def destroy(self, pauses: Sequence[UUID], kind: ContentKind) -> None:
+        """Destroy one key of each of these pauses for good, and forget it here."""
+        await self._run(self._recorder.destroy, pauses, kind)
+        self.vault.forget(pauses)
 
     async def close(self) -> None:
         """Close the streams, once what is under way is written."""

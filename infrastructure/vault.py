@@ -20,7 +20,7 @@ to spare unwrapping. It never opens a segment by a key that it did not see in th
 import hashlib
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from uuid import UUID
@@ -34,7 +34,7 @@ from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, PauseC
 from ..domain.facts import FACTS, Fact
 from ..domain.presenting import Presented
 from .keys import VAULT_ENVIRONMENT, Key, KeyRing
-from .store import KEY_KINDS, KeyKind, VaultRow, wrapper_of
+from .store import KEY_KINDS, KeyKind, LedgerRecorder, VaultRow, wrapper_of
 
 CIPHER = "aes-256-gcm"
 NONCE_BYTES = 12
@@ -231,6 +231,11 @@ class Vault:
         for row in sealing.made:
             self._remember(row.pause, sealing.keys[row.pause], monotonic())
 
+    def forget(self, pauses: Iterable[UUID]) -> None:
+        """Know nothing of these pauses any more."""
+        for pause in pauses:
+            self._drop(self._known.pop(pause, None))
+
     def contested(self, pauses: Iterable[UUID]) -> None:
         """Know nothing of these pauses any more: somebody else brought keys, or a fact, first."""
         for pause in pauses:
@@ -371,6 +376,14 @@ class Vault:
 
     def _bound(self, pause: UUID, kind: KeyKind, key_id: UUID) -> bytes:
         return length_prefixed(b"plv/1 key", self.ledger.bytes, pause.bytes, kind, key_id.bytes)
+
+
+def vault_rows(recorder: LedgerRecorder, batch: int = 500) -> Iterator[VaultRow]:
+    """Go through a whole vault, by pause."""
+    last: UUID | None = None
+    while rows := recorder.vault_after(last, batch):
+        yield from rows
+        last = rows[-1].pause
 
 
 def require_wrapper(kid: str | None, ring: KeyRing | None) -> None:

@@ -47,6 +47,7 @@ from .sealer import Sealer, origin_of
 from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
 from .sqlite import SQLiteRecorder
 from .store import LedgerRecorder
+from .subjects import named_in
 from .switches import LedgerSwitches
 from .transcripts import known
 from .vault import require_wrapper
@@ -246,11 +247,36 @@ class Ledger:
             LedgerCorrupt: a row is not what was written.
         """
         services = self._open_or_say()[2]
-        told = await self.pauses.story([pause_id, services.identity.refusals(pause_id)])
+        told = await self.pauses.story(
+            [pause_id, services.identity.refusals(pause_id), services.identity.erasures(pause_id)]
+        )
         cited = {cited for fact in told if isinstance(fact, Answered) for cited in fact.cites}
         if cited:
             told = (*told, *await self.pauses.story(sorted(cited)))
         return sorted(told, key=lambda fact: (fact.at, fact.originator_id != pause_id, fact.originator_version))
+
+    async def named(self, person: str, scope: Scope) -> list[UUID]:
+        """List the pauses, and other streams, of a scope whose facts name a person; the whole log is read.
+
+        Raises:
+            StoreUnavailable: the store could not speak.
+            LedgerCorrupt: a row is not in the ledger's format.
+        """
+        tag = self._open_or_say()[2].identity.tag("actor", person)
+        assert self._executor is not None  # noqa: S101 - opened with it
+        return await self._executor(named_in, self.recorder, self.pauses.mapper, scope, tag)
+
+    async def scrub(self) -> bool:
+        """Overwrite what destroyed keys left in the store's own files; False where this connection could not.
+
+        Raises:
+            StoreUnavailable: the store could not speak.
+        """
+        assert self._executor is not None  # noqa: S101 - opened with it
+        try:
+            return await self._executor(self.recorder.scrub)
+        except InteractionConfigurationError:
+            return False
 
     def _open_or_say(self) -> tuple[HumanInteractionCapability, EventSourcedPauses, Services]:
         if self._opened is None:
@@ -285,6 +311,7 @@ class Ledger:
         services = Services(
             identity=tags,
             pauses=pauses,
+            vault=pauses,
             policies=PolicyBook(pauses, identity.ledger_id),
             seal=TokenSeal(key_ring(self._url, settings), ledger_id=identity.ledger_id, audience=settings.audience),
             interactions=interactions,

@@ -1,0 +1,181 @@
+"""Erasure: a round's keys are destroyed, once that is on record, and what becomes of it is recorded as well."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from .closing import withdraw
+from .commands import Actor
+from .content import ContentKind
+from .custody import After, custody_read
+from .errors import (
+    ErasureHeld,
+    InteractionConfigurationError,
+    NotErasable,
+    RequestMissing,
+    StoreUnavailable,
+    VersionConflict,
+)
+from .facts import Abandoned, ActorRecord, Fact, PauseFact, contents_of
+from .ports import Vault
+from .round import Round
+from .services import RELOADS, Services
+from .words import require_one_of, require_word
+
+KINDS: tuple[ContentKind, ...] = ("content", "person")
+
+
+class ErasureOrdered(Fact):
+    """Somebody ordered that one of a pause's two keys be destroyed, and on what ground. It stands before it happens."""
+
+    NAME = "erasure.ordered"
+    kind: ContentKind
+    reason: str
+    by: ActorRecord
+
+
+class ErasureEnded(Fact):
+    """What became of an order: the key was destroyed, or a hold that stood before it was found."""
+
+    NAME = "erasure.ended"
+    kind: ContentKind
+    ordered: int
+    outcome: Literal["destroyed", "held"]
+    by: ActorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What an erasure came to.
+
+    Attributes:
+        pauses: The pauses of the round; all were erased together.
+        existing: Whether there was nothing left to do.
+    """
+
+    pauses: tuple[UUID, ...]
+    kind: ContentKind
+    existing: bool
+
+
+@dataclass(slots=True)
+class Erasing:
+    """Erases one round: what was said (`content`), or who said it and whom it was for (`person`).
+
+    A round is erased as a whole: its turn is stored once, and holds every call's request. What is still open is taken
+    back first, and an owed turn is given up, in the same append as the order. Whatever is cut off in between is done
+    by asking again.
+    """
+
+    services: Services
+    pause: UUID
+    kind: ContentKind
+    reason: str
+    by: Actor
+
+    async def erase(self) -> Erased:
+        """Order it, destroy the keys, and record that."""
+        require_one_of("kind", self.kind, KINDS)
+        require_word("reason", self.reason)
+        vault = self.services.vault
+        if vault is None:
+            raise InteractionConfigurationError("an erasure is no part of a transaction; erase by the ledger itself")
+        for _ in range(RELOADS):
+            try:
+                return await self._erase(vault)
+            except VersionConflict:
+                continue
+        raise StoreUnavailable(f"pause {self.pause} is too busy; {RELOADS} attempts lost their race; try again")
+
+    async def _erase(self, vault: Vault) -> Erased:
+        round_ = await self._round()
+        ids = tuple(pause.id for pause in round_.pauses)
+        await self._require_free(round_)
+        standing = await vault.standing(ids, self.kind)
+        if any(one not in standing for one in ids) or _in_clear(round_):
+            raise NotErasable(self.pause)
+        pending = await self._pending(ids)
+        if not any(standing.values()) and not pending:
+            return Erased(ids, self.kind, existing=True)
+        await self._order(round_, [one for one in ids if standing[one] and one not in pending])
+        try:
+            # A hold that was placed before the order stands in front of it; one placed later comes too late.
+            await self._require_free(round_)
+        except ErasureHeld:
+            await self._end(ids, "held")
+            raise
+        await vault.destroy(ids, self.kind)
+        await self._end(ids, "destroyed")
+        self.services.decided("erased", round_.lead, kind=self.kind)
+        return Erased(ids, self.kind, existing=False)
+
+    async def _round(self) -> Round:
+        found = await self.services.pauses.find(self.pause)
+        if found.round is None:
+            raise RequestMissing(self.pause)
+        found.require_whole()
+        return found.round
+
+    async def _require_free(self, round_: Round) -> None:
+        custody = await custody_read(self.services, round_.lead.paused.scope)
+        custody.require_free(round_, self.services.pauses.now())
+
+    async def _order(self, round_: Round, pauses: Sequence[UUID]) -> None:
+        facts: list[Fact] = [*self._closing(round_)] if self.kind == "content" else []
+        for pause in round_.pauses:
+            if pause.id in pauses:
+                last = await self._last(pause.id)
+                facts.append(self._fact(ErasureOrdered, round_, pause.id, last, kind=self.kind, reason=self.reason))
+        if facts:
+            await self.services.pauses.append(facts)
+
+    def _closing(self, round_: Round) -> list[PauseFact]:
+        """End what is not over: nothing could be answered, redeemed or gone on with any more."""
+        stamp, lead = self.services.stamp(), round_.lead
+        if lead.is_owed:
+            by = self.services.record_of(self.by)
+            return [stamp.write(lead, Abandoned, fence=lead.fence, reason="erased", by=by, note=None)]
+        if lead.consumed:
+            return []
+        facts: list[PauseFact] = []
+        for pause in round_.pauses:
+            if pause.withdrawn is None and (pause.is_open or pause.has_answer):
+                facts += withdraw(pause, stamp, reason="host", by=self.services.record_of(self.by))
+        return facts
+
+    async def _end(self, pauses: Sequence[UUID], outcome: Literal["destroyed", "held"]) -> None:
+        """Record what became of every order that has not ended; of two that erase at once one does."""
+        round_ = await self._round()
+        ended: list[Fact] = []
+        for pause, order in (await self._pending(pauses)).items():
+            last = await self._last(pause)
+            said = {"kind": self.kind, "ordered": order, "outcome": outcome}
+            ended.append(self._fact(ErasureEnded, round_, pause, last, **said))
+        if ended:
+            await self.services.pauses.append(ended)
+
+    async def _pending(self, pauses: Sequence[UUID]) -> dict[UUID, int]:
+        """Find the orders that have not ended: by pause, the version of the order."""
+        streams = {self.services.identity.erasures(pause): pause for pause in pauses}
+        pending: dict[UUID, int] = {}
+        for fact in await self.services.pauses.story(list(streams)):
+            if isinstance(fact, ErasureOrdered) and fact.kind == self.kind:
+                pending[streams[fact.originator_id]] = fact.originator_version
+            elif isinstance(fact, ErasureEnded) and fact.kind == self.kind:
+                pending.pop(streams[fact.originator_id], None)
+        return pending
+
+    async def _last(self, pause: UUID) -> Fact | None:
+        facts = await self.services.pauses.story([self.services.identity.erasures(pause)])
+        return facts[-1] if facts else None
+
+    def _fact(self, named: type[Fact], round_: Round, pause: UUID, last: Fact | None, **fields: object) -> Fact:
+        scope = round_.of(pause).paused.scope
+        after = After(self.services.identity.erasures(pause), pause, scope, last)
+        return after.write(self.services, named, self.services.stamp().attempt, by=self.by, **fields)
+
+
+def _in_clear(round_: Round) -> bool:
+    """Tell whether texts of a round were stored as they are, before the ledger had a vault key."""
+    return any(content.cipher == "none" for pause in round_.pauses for content in contents_of(pause.paused))

@@ -1,0 +1,227 @@
+"""The command line's `erase`, `hold`, `retention` and `subject`: what is destroyed, what is kept, and what is told."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import typer
+
+from ..domain.axes import Scope
+from ..domain.capability import Operator
+from ..domain.commands import Actor
+from ..domain.content import ContentKind
+from ..domain.erasing import KINDS, Erased
+from ..domain.errors import ErasureHeld, NotErasable
+from ..domain.facts import rfc3339
+from ..domain.sentences import tell_all
+from .cli_inputs import Where, grouped
+from .cli_shapes import Outcome, fact_shape
+from .wiring import Ledger, open_ledger
+
+T = TypeVar("T")
+
+erasure = typer.Typer()
+hold = typer.Typer(help="Legal holds: what stands under one is not erased.", rich_markup_mode=None)
+erasure.add_typer(hold, name="hold")
+
+Who = Annotated[str, typer.Option("--operator", metavar="NAME", help="Who does it; recorded.")]
+Reason = Annotated[str, typer.Option(metavar="WORD", help="On what ground, such as gdpr-17 or case-118; recorded.")]
+Tenant = Annotated[str, typer.Option(help="The tenant.")]
+SubTenant = Annotated[str | None, typer.Option(help="Left out, all of the tenant's.")]
+Namespace = Annotated[str | None, typer.Option(help="Left out, all of them.")]
+
+
+@erasure.command()
+@grouped
+def erase(
+    where: Where,
+    *,
+    operator: Who,
+    reason: Reason,
+    pause: Annotated[UUID | None, typer.Argument(metavar="[PAUSE]", help="A pause; its whole round is erased.")] = None,
+    content: Annotated[bool, typer.Option("--content", help="Erase what was said.")] = False,
+    person: Annotated[bool, typer.Option("--person", help="Erase who said it and whom it was for.")] = False,
+    of_person: Annotated[
+        str | None, typer.Option(metavar="ID", help="In place of a pause: every round of --tenant that names them.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="With --of-person: whose pauses.")] = None,
+) -> Outcome:
+    """Destroy the keys of what was said, or of who said it, for good; recorded before and after.
+
+    What is still open is taken back first, and an owed turn is given up. Rows, digests, views and proofs stand. A legal
+    hold or a retention floor refuses (exit 3). Cut off in between, the same command again goes on.
+    """
+    kinds = [kind for kind, chosen in zip(KINDS, (content, person), strict=True) if chosen]
+    if not kinds or (pause is None) == (of_person is None) or (of_person is None) != (tenant is None):
+        raise typer.BadParameter("give --content, --person or both, and either PAUSE or --of-person with --tenant")
+
+    async def work(ledger: Ledger) -> Outcome:
+        named = [pause] if pause is not None else await ledger.named(str(of_person), Scope(tenant_id=str(tenant)))
+        acting = ledger.operator(Actor(operator))
+        if pause is not None:
+            done = [await acting.erase(pause, kind, reason) for kind in kinds]
+            return await _told(ledger, done, [])
+        return await _each(ledger, acting, [one for one in named if one is not None], kinds, reason)
+
+    return _in_ledger(where, work)
+
+
+async def _each(ledger: Ledger, acting: Operator, pauses: list[UUID], kinds: list[ContentKind], reason: str) -> Outcome:
+    done: list[Erased] = []
+    kept: list[ErasureHeld | NotErasable] = []
+    for pause in pauses:
+        if (await ledger.pauses.find(pause)).round is None:
+            # A stream of those who run the ledger: what they did stays on record.
+            continue
+        for kind in kinds:
+            try:
+                done.append(await acting.erase(pause, kind, reason))
+            except (ErasureHeld, NotErasable) as held:
+                kept.append(held)
+    return await _told(ledger, done, kept)
+
+
+async def _told(ledger: Ledger, done: list[Erased], kept: list[ErasureHeld | NotErasable]) -> Outcome:
+    scrubbed = await ledger.scrub() if any(not one.existing for one in done) else True
+    shape = {
+        "outcome": "held" if kept else "erased",
+        "erased": [
+            {"pauses": [str(pause) for pause in one.pauses], "kind": one.kind, "existing": one.existing} for one in done
+        ],
+        "kept": [{"pause_id": str(one.pause_id), "says": str(one)} for one in kept],
+        "scrubbed": scrubbed,
+    }
+    lines = [f"erased  {one.kind} of {', '.join(map(str, one.pauses))}" for one in done]
+    lines += [f"kept    {one}" for one in kept]
+    if not scrubbed:
+        lines.append("scrub   traces of the keys may be in the store's own files; run `pauseledger keys scrub`")
+    return Outcome(shape, lines or ["nothing names them"])
+
+
+@hold.command()
+@grouped
+def place(
+    where: Where,
+    *,
+    operator: Who,
+    reason: Reason,
+    tenant: Tenant,
+    sub_tenant: SubTenant = None,
+    namespace: Namespace = None,
+    pause: Annotated[UUID | None, typer.Option(help="One pause; left out, all of the scope.")] = None,
+) -> Outcome:
+    """Place a hold, and print the number it is lifted by."""
+    scope = Scope(tenant_id=tenant, sub_tenant_id=sub_tenant, namespace=namespace)
+
+    async def work(ledger: Ledger) -> Outcome:
+        number = await ledger.operator(Actor(operator)).place_hold(scope, reason, pause)
+        return Outcome({"outcome": "hold_placed", "hold": number}, [f"hold    {number} stands"])
+
+    return _in_ledger(where, work)
+
+
+@hold.command()
+@grouped
+def lift(
+    where: Where,
+    number: Annotated[int, typer.Argument(metavar="HOLD", help="The hold's number.")],
+    *,
+    operator: Who,
+    reason: Reason,
+    tenant: Tenant,
+    sub_tenant: SubTenant = None,
+    namespace: Namespace = None,
+) -> Outcome:
+    """Lift a hold."""
+    scope = Scope(tenant_id=tenant, sub_tenant_id=sub_tenant, namespace=namespace)
+
+    async def work(ledger: Ledger) -> Outcome:
+        await ledger.operator(Actor(operator)).lift_hold(scope, number, reason)
+        return Outcome({"outcome": "hold_lifted", "hold": number}, [f"hold    {number} is lifted"])
+
+    return _in_ledger(where, work)
+
+
+@hold.command(name="list")
+@grouped
+def list_holds(where: Where, *, operator: Who, tenant: Tenant) -> Outcome:
+    """Tell which holds and retention floors stand in a tenant."""
+
+    async def work(ledger: Ledger) -> Outcome:
+        custody = await ledger.operator(Actor(operator)).custody(Scope(tenant_id=tenant))
+        holds = [
+            {
+                "hold": one.number,
+                "scope": one.scope.model_dump(),
+                "pause": None if one.pause is None else str(one.pause),
+                "reason": one.reason,
+                "since": rfc3339(one.since),
+            }
+            for one in custody.holds
+        ]
+        floors = [{"scope": scope.model_dump(), "days": days} for scope, days in custody.floors]
+        lines = [f"hold    {one['hold']} since {one['since']} ({one['reason']})" for one in holds]
+        lines += [f"floor   {one['days']} days" for one in floors]
+        return Outcome({"outcome": "custody", "holds": holds, "floors": floors}, lines or ["nothing is held"])
+
+    return _in_ledger(where, work)
+
+
+@erasure.command()
+@grouped
+def retention(
+    where: Where,
+    days: Annotated[int, typer.Argument(metavar="DAYS", help="Whole days after a round's newest fact; 0 sets none.")],
+    *,
+    operator: Who,
+    reason: Reason,
+    tenant: Tenant,
+    sub_tenant: SubTenant = None,
+    namespace: Namespace = None,
+) -> Outcome:
+    """Set how long a scope's rounds may not be erased."""
+    scope = Scope(tenant_id=tenant, sub_tenant_id=sub_tenant, namespace=namespace)
+
+    async def work(ledger: Ledger) -> Outcome:
+        await ledger.operator(Actor(operator)).keep(scope, days, reason)
+        return Outcome({"outcome": "retention_set", "days": days}, [f"floor   {days} days"])
+
+    return _in_ledger(where, work)
+
+
+@erasure.command()
+@grouped
+def subject(
+    where: Where,
+    person: Annotated[str, typer.Argument(metavar="ID", help="The person, as the host names them.")],
+    *,
+    tenant: Tenant,
+    sub_tenant: SubTenant = None,
+    namespace: Namespace = None,
+) -> Outcome:
+    """Tell all that the ledger holds about a person: every pause that names them, in clear where keys stand."""
+    scope = Scope(tenant_id=tenant, sub_tenant_id=sub_tenant, namespace=namespace)
+
+    async def work(ledger: Ledger) -> Outcome:
+        stories = {one: await ledger.story(one) for one in await ledger.named(person, scope)}
+        told: list[dict[str, Any]] = [
+            {
+                "pause_id": str(one),
+                "facts": [fact_shape(fact, content=True) for fact in facts],
+                "sentences": tell_all(facts, content=True),
+            }
+            for one, facts in stories.items()
+        ]
+        lines = [line for one in told for line in (f"pause   {one['pause_id']}", *one["sentences"])]
+        return Outcome({"outcome": "subject", "pauses": told}, lines or ["nothing names them"])
+
+    return _in_ledger(where, work)
+
+
+def _in_ledger(where: Where, work: Callable[[Ledger], Awaitable[T]]) -> T:
+    async def inside() -> T:
+        async with open_ledger(where.store, where.settings()) as ledger:
+            return await work(ledger)
+
+    return asyncio.run(inside())
