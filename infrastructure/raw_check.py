@@ -185,6 +185,11 @@ def _contents(value: Any) -> list[dict[str, Any]]:
 
 
 def _of_content(content: dict[str, Any], stored: bytes) -> Iterator[str]:
+    if content.get("cipher", "none") != "none":
+        # Without the keys, which are no part of a ledger's rows, the row's own digest has to do.
+        if content["comp"] == "none" and len(stored) != content["size"] + _SALT + _CIPHER_TAG:
+            yield f"its segment {content['segment']} has another size than its header says"
+        return
     clear = _inflated(content, stored)
     if len(clear) != content["size"] + _SALT or hashlib.sha256(clear).hexdigest() != content["digest"]:
         yield f"its segment {content['segment']} is not what was digested"
@@ -192,11 +197,6 @@ def _of_content(content: dict[str, Any], stored: bytes) -> Iterator[str]:
 
 def _inflated(content: dict[str, Any], stored: bytes) -> bytes:
     whole = content["size"] + _SALT
-    if content.get("cipher", "none") != "none":
-        # Without the keys, which are no part of a ledger's rows, the row's own digest has to do.
-        if content["comp"] == "none" and len(stored) != whole + _CIPHER_TAG:
-            yield f"its segment {content['segment']} has another size than its header says"
-        return
     try:
         packed = content["comp"] == "zstd"
         # The library inflates what a frame declares, whatever its own limit says.
@@ -207,7 +207,7 @@ def _inflated(content: dict[str, Any], stored: bytes) -> bytes:
 
 
 def content(row: RawRow, name: str) -> bytes:
-    """Read a content of a whole row, by its name in the header, without its salt."""
+    """Read a content of a whole row that is stored in clear, by its name in the header, without its salt."""
     contents = sorted(_contents(row.header), key=lambda one: int(one["segment"]))
     start = _FRONT + int.from_bytes(row.state[36:_FRONT], "big")
     for one in contents:

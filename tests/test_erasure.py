@@ -290,7 +290,7 @@ async def test_on_postgres_the_eraser_alone_destroys_keys(pg, pg_dsn, tmp_path):
     with psycopg.connect(pg_dsn, autocommit=True) as owner:
         for role in ("app", "pauseledger_eraser"):
             owner.execute(f"DO $$ BEGIN CREATE ROLE {role} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-    PostgresRecorder(pg_dsn).migrate("app", "pauseledger_eraser")
+    PostgresRecorder(pg_dsn).migrate("app", eraser_role="pauseledger_eraser")
     database = psycopg.conninfo.conninfo_to_dict(pg_dsn)["dbname"]
     async with Stage(pg.dsn(database, "app"), stage.keys).ledger() as app:
         with pytest.raises(InteractionConfigurationError, match="lacks the right"):

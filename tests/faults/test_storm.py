@@ -58,6 +58,10 @@ class Storm:
         identity = recorder.identity()
         recorder.close()
         self.tags = Identity(identity.ledger_id, identity.identity_key)
+        # What an answer was is read from the raw table, so it has to stand there in clear.
+        file = made.keys / "keys.json"
+        ring = json.loads(file.read_text())
+        file.write_text(json.dumps({**ring, "keys": [key for key in ring["keys"] if key["use"] == "tokens"]}))
 
     def round(self, number):
         chance = random.Random(number)
