@@ -3,7 +3,7 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -37,6 +37,13 @@ RESPOND = {"decision": "respond", "text": "I did it myself"}
 GATES: Mapping[str, Gate] = {"deploy": Gate(), "ask_user": Gate(ASK_USER)}
 
 
+def by_call(results: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Put results together by the id of their call; a call with two of them fails."""
+    found = list(results)
+    assert len(dict(found)) == len(found), found
+    return dict(found)
+
+
 class Agent:
     """One process's agent in scope `SCOPE`, run by the kernel under test; its model plays what it was given.
 
@@ -60,7 +67,7 @@ class Agent:
 
     @property
     def seen(self) -> Sequence[Mapping[str, Any]]:
-        """For each call of the model: the results it was shown, by call id. A call shown with two fails.
+        """For each call of the model: the results it was shown, each history's put together by `by_call`.
 
         Raises:
             NotImplementedError: the subclass does not say.

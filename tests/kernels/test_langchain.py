@@ -50,7 +50,16 @@ from pauseledger.infrastructure.kernels import Ended, Gate
 from pauseledger.infrastructure.kernels.langchain import LangChainKernel, side_effect
 from pauseledger.infrastructure.kernels.langchain_middleware import TOOL_APPROVAL, PauseMiddleware, ask_user_tool
 from pauseledger.infrastructure.keys import KeyFile
-from pauseledger.infrastructure.testing_kernels import ANSWER, GATES, QUESTION, SCOPE, Agent, KernelConformance
+from pauseledger.infrastructure.testing_kernels import (
+    ANSWER,
+    GATES,
+    QUESTION,
+    SCOPE,
+    SURFACES,
+    Agent,
+    KernelConformance,
+    by_call,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "langchain.md"
 
@@ -127,9 +136,7 @@ class Host(Agent):
 
 
 def results(messages):
-    found = [(one.tool_call_id, one.content) for one in messages if isinstance(one, ToolMessage)]
-    assert len(dict(found)) == len(found)
-    return dict(found)
+    return by_call((one.tool_call_id, one.content) for one in messages if isinstance(one, ToolMessage))
 
 
 class Suited(Host):
@@ -273,15 +280,17 @@ async def test_a_graph_of_ones_own_ends_where_a_gated_call_waits(memory):
 async def resumed(surface, kernel, turn):
     if surface == "run":
         return [await resume_run(kernel, turn)]
-    return [item async for item in {"stream": resume_stream, "typed": resume_stream_typed}[surface](kernel, turn)]
+    return [
+        item async for item in {"stream": resume_stream, "stream_typed": resume_stream_typed}[surface](kernel, turn)
+    ]
 
 
-@pytest.mark.parametrize("surface", ["run", "stream", "typed"])
+@pytest.mark.parametrize("surface", SURFACES)
 async def test_the_models_first_sight_holds_the_answer_on_its_call(ledger, surface):
     await first_sight(ledger, surface, saver=None)
 
 
-@pytest.mark.parametrize("surface", ["run", "stream", "typed"])
+@pytest.mark.parametrize("surface", SURFACES)
 async def test_the_models_first_sight_in_a_thread_that_is_kept(memory, surface):
     await first_sight(memory, surface, saver=InMemorySaver())
 
@@ -304,7 +313,7 @@ async def first_sight(ledger, surface, saver):
     assert (fact.NAME, fact.end) == ("pause.continued", "finished")
     if surface == "stream":
         assert [item.content for item in items[:-1]] == ["Staging it is."]
-    if surface == "typed":
+    if surface == "stream_typed":
         assert isinstance(items[0], AskUserAnsweredEvent)
         assert {part["type"] for part in items[1:-1]} == {"updates", "messages"}
 

@@ -165,13 +165,14 @@ def test_killed_right_after_the_last_answer_the_turn_is_taken_up_with_all_three(
         assert scene.settled(asked["pauses"][0]) == [(1, False)]
 
 
-def test_a_worker_that_outlives_its_lease_settles_late_or_changes_nothing(stage, tmp_path):
+def test_a_worker_that_outlives_its_lease_settles_late_or_changes_nothing(stage, pg_dsn):
     """Three workers are stopped by the system in their model's call; others take the turns up.
 
-    Each has the framework's own files for itself: one that is stopped in the midst of writing them locks out the rest.
+    Whoever is stopped in the midst of writing a SQLite file locks out the rest: so the ledger is PostgreSQL's here, and
+    each has the framework's own files for itself.
     """
     sessions = ("1:both finish", "1:it fails late", "1:it finishes first")
-    with stage(f"sqlite:///{tmp_path / 'ledger.db'}", lease=1, apart=True) as scene:
+    with stage(pg_dsn, lease=1, apart=True) as scene:
         zombies, heirs = scene.workers(3), scene.workers(3)
         asked = {session: heirs[0].ask(task="ask", session=session) for session in sessions}
         for zombie, session in zip(zombies, sessions, strict=True):

@@ -39,6 +39,7 @@ from pauseledger.infrastructure.testing_kernels import (
     SURFACES,
     Agent,
     KernelConformance,
+    by_call,
 )
 
 BY_HAND = {"decision": "respond", "text": "done by hand"}
@@ -103,9 +104,7 @@ class Host(Agent):
 
 def results(items):
     """Outputs by call, of the whole input; a call with two of them fails here."""
-    found = [(item["call_id"], item["output"]) for item in items if item.get("type") == "function_call_output"]
-    assert len(dict(found)) == len(found)
-    return dict(found)
+    return by_call((item["call_id"], item["output"]) for item in items if item.get("type") == "function_call_output")
 
 
 class TestConformance(KernelConformance):

@@ -33,6 +33,7 @@ from pauseledger.infrastructure.testing_kernels import (
     SURFACES,
     Agent,
     KernelConformance,
+    by_call,
 )
 from pydantic_ai import ApprovalRequired, CallDeferred, ModelMessagesTypeAdapter, RunContext
 from pydantic_ai.messages import (
@@ -125,11 +126,9 @@ class Host(Agent):
 def results(messages):
     """Results by call, of the whole history; a call with two of them fails here."""
     parts = [part for message in messages for part in message.parts if hasattr(part, "tool_call_id")]
-    found = [
+    return by_call(
         (p.tool_call_id, p.content) for p in parts if isinstance(p, ToolReturnPart) or p.part_kind == "retry-prompt"
-    ]
-    assert len(dict(found)) == len(found)
-    return dict(found)
+    )
 
 
 class TestConformance(KernelConformance):
