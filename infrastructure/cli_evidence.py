@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import signal
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, Self, TypeVar
 from uuid import UUID
@@ -22,6 +23,7 @@ from ..projections.rows import Rows
 from .anchors import anchor_of
 from .check import Check, Checked
 from .check_tree import Kept
+from .check_vault import vault_faults
 from .check_views import views_faults
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome
@@ -217,7 +219,8 @@ def check(
         keys += [signer.verifier] if signer else []
         log = Log(opened.recorder, FactMapper(ledger_id), ledger_id)
         held = [] if no_views else opened.views()
-        checked = Check(opened.recorder, opened.rows, keys, heads).run(progress, views_faults(log, held, progress))
+        more = chain(vault_faults(opened.recorder), views_faults(log, held, progress))
+        checked = Check(opened.recorder, opened.rows, keys, heads).run(progress, more)
     return _checked(checked)
 
 

@@ -70,11 +70,17 @@ ORDER BY turn {_TELLING}
 """  # noqa: S608 - constants
 
 
-# Data-modifying parts of one statement are written together, whether or not the rest reads them.
+# Data-modifying parts of one statement are written together, whether or not the rest reads them. Nearly always the
+# keys are of one pause, and lists cost the driver several times what values do.
 _WITH_KEYS = """
 WITH kept AS (
     INSERT INTO {vault} (pause, content_key, person_key, content, person)
     SELECT * FROM unnest(%b::uuid[], %b::uuid[], %b::uuid[], %b::bytea[], %b::bytea[])
+)
+"""
+_WITH_KEY = """
+WITH kept AS (
+    INSERT INTO {vault} (pause, content_key, person_key, content, person) VALUES (%b, %b, %b, %b, %b)
 )
 """
 
@@ -192,6 +198,8 @@ _STATEMENTS = {
     **{f"insert {rows} with keys": _WITH_KEYS + _insert(rows) for rows in range(1, LISTED + 1)},
     "insert many": _INSERT_MANY,
     "insert many with keys": _WITH_KEYS + _INSERT_MANY,
+    **{f"insert {rows} with a key": _WITH_KEY + _insert(rows) for rows in range(1, LISTED + 1)},
+    "insert many with a key": _WITH_KEY + _INSERT_MANY,
     "vault": f"{_KEYS} WHERE pause = ANY(%b::uuid[]) ORDER BY pause",
     "vault after": f"{_KEYS} WHERE pause > %b::uuid ORDER BY pause LIMIT %b::bigint",
     "vault first": f"{_KEYS} ORDER BY pause LIMIT %b::bigint",
@@ -354,9 +362,11 @@ def insertion(rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> tup
         [row.state for row in rows],
     )
     kept: list[Any] = []
-    if keys:
-        kept = [list(column) for column in zip(*map(vault_columns, keys), strict=True)]
-    more = " with keys" if keys else ""
+    more = ""
+    if len(keys) == 1:
+        kept, more = list(vault_columns(keys[0])), " with a key"
+    elif keys:
+        kept, more = [list(column) for column in zip(*map(vault_columns, keys), strict=True)], " with keys"
     if len(rows) > LISTED:
         return f"insert many{more}", [*kept, *columns]
     return f"insert {len(rows)}{more}", [*kept, *(value for row in zip(*columns, strict=True) for value in row)]

@@ -128,8 +128,8 @@ class Sealing:
         """
         if not self.on or not isinstance(fact, SEALED):
             return None
-        place = (ledger, fact.originator_id, fact.originator_version, fact.topic())
-        return SegmentSeal(self.keys.get(fact.pause), fact.pause, *place)
+        row = _row_of(ledger, fact.originator_id, fact.originator_version, fact.topic())
+        return SegmentSeal(self.keys.get(fact.pause), fact.pause, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,7 @@ class SegmentSeal:
 
     keys: PauseKeys | None
     pause: UUID
-    ledger: UUID
-    stream: UUID
-    version: int
-    topic: str
+    row: bytes
 
     def seal(self, content: Content, body: bytes, number: int) -> tuple[bytes, UUID] | None:
         """Seal a segment, and name its key. None: it is left out of the row.
@@ -157,9 +154,7 @@ class SegmentSeal:
             if content.kind == "person":
                 return None
             raise PauseClosed(self.pause, "erased")
-        return key.seal(
-            body, _place(self.ledger, self.stream, self.version, self.topic, number), content.digest
-        ), key.id
+        return key.seal(body, _place(self.row, number), content.digest), key.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +177,7 @@ class SegmentsOpened:
         found = key or self.vault.fetched(self.pause, content.key)
         if found is None:
             return b""
-        place = _place(self.vault.ledger, self.stream, self.version, self.topic, content.segment)
+        place = _place(_row_of(self.vault.ledger, self.stream, self.version, self.topic), content.segment)
         return found.open(stored, place, content.digest)
 
 
@@ -399,10 +394,21 @@ def require_wrapper(kid: str | None, ring: KeyRing | None) -> None:
         )
 
 
-def _place(ledger: UUID, stream: UUID, version: int, topic: str, number: int) -> bytes:
-    at = version.to_bytes(8, "big"), topic, number.to_bytes(4, "big")
-    return length_prefixed(b"plv/1", ledger.bytes, stream.bytes, *at)
+def _row_of(ledger: UUID, stream: UUID, version: int, topic: str) -> bytes:
+    """Say which row a segment is of, length-prefixed, for `_place` to say the rest."""
+    return length_prefixed(b"plv/1", ledger.bytes, stream.bytes, version.to_bytes(8, "big"), topic)
+
+
+# Both as `length_prefixed` would spell them, without its loop: they are needed for every segment.
+def _place(row: bytes, number: int) -> bytes:
+    return row + _FOUR + number.to_bytes(4, "big")
 
 
 def _nonce(place: bytes, digest: str) -> bytes:
-    return hashlib.sha256(length_prefixed(b"plv/1 nonce", place, digest)).digest()[:NONCE_BYTES]
+    named = b"".join((_NONCE_OF, len(place).to_bytes(4, "big"), place, _DIGEST_LENGTH, digest.encode()))
+    return hashlib.sha256(named).digest()[:NONCE_BYTES]
+
+
+_FOUR = (4).to_bytes(4, "big")
+_NONCE_OF = length_prefixed(b"plv/1 nonce")
+_DIGEST_LENGTH = (64).to_bytes(4, "big")

@@ -23,6 +23,7 @@ from pauseledger.domain.erasing import Erasing
 from pauseledger.domain.errors import ErasureHeld, NotErasable, RequestErased
 from pauseledger.domain.sentences import tell_all
 from pauseledger.infrastructure import raw_check
+from pauseledger.infrastructure.check_vault import vault_faults
 from pauseledger.infrastructure.cli import main
 from pauseledger.infrastructure.keys import KeyFile
 from pauseledger.infrastructure.postgres import PostgresRecorder
@@ -321,6 +322,43 @@ async def test_on_postgres_the_eraser_alone_destroys_keys(pg, pg_dsn, tmp_path):
         assert not await acting.scrub()
     async with stage.ledger() as ledger:
         assert await ledger.scrub()
+
+
+async def test_a_check_finds_what_was_destroyed_or_lost_in_the_vault(stage, ledger, question):
+    other = await asked(ledger, occurrence=1)
+    assert list(vault_faults(ledger.recorder)) == []
+    await ledger.operator(OLGA).erase(question.pause_id, "content", "gdpr-17")
+    assert list(vault_faults(ledger.recorder)) == []
+    ledger.recorder.destroy([other.pause_id], "content")
+    [unordered] = vault_faults(ledger.recorder)
+    assert (unordered.stream, "nobody ordered it" in unordered.says) == (other.pause_id, True)
+    assert (await refusal(stage, other.redeem(), RequestErased)).step == 3, "nothing was burned"
+    order = Erasing(ledger.capability._services, other.pause_id, "person", "gdpr-17", OLGA)
+    await order._order(await order._round(), [other.pause_id])
+    assert [("ordered and has not ended" in fault.says) for fault in vault_faults(ledger.recorder)] == [False, True]
+    if stage.memory is not None:
+        stage.memory._vault.clear()
+        assert sum("not in the vault" in fault.says for fault in vault_faults(ledger.recorder)) == 3
+
+
+def test_the_page_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PAUSELEDGER_STORE", f"sqlite:///{tmp_path / 'ledger.db'}")
+    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
+
+    async def story():
+        async with Stage(os.environ["PAUSELEDGER_STORE"], tmp_path / "keys").ledger() as ledger:
+            question = await asked(ledger)
+            await question.redeem(answered_by=Actor("maria"))
+            return str(question.pause_id)
+
+    pause = asyncio.run(story())
+    page = (Path(__file__).parents[1] / "docs" / "erasure.md").read_text()
+    commands = page.split("```bash\n")[1].split("```")[0].replace("PAUSE", pause).replace("acme", SCOPE.tenant_id)
+    for command in commands.splitlines():
+        with pytest.raises(SystemExit) as ended:
+            main(command.split()[1:])
+        assert ended.value.code == 0, command
+    assert "erased" in capsys.readouterr().out
 
 
 def test_the_command_line_erases_holds_and_tells(tmp_path, capsys):

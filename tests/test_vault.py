@@ -101,6 +101,10 @@ def vault() -> Vault:
     return vault
 
 
+def place(*, number, **row):
+    return vaults._place(vaults._row_of(**row), number)
+
+
 def learned(vault: Vault, *rows) -> Vault:
     reader = Vault(vault.ledger, RING)
     reader.learn([row.pause for row in rows], rows)
@@ -114,11 +118,11 @@ def test_a_segment_opens_in_its_own_place_alone(vault, moved):
     at = {"ledger": LEDGER, "stream": PAUSE, "version": 2, "topic": "pause.withdrawn@1", "number": 0}
     other = {"ledger": OTHER_LEDGER, "stream": OTHER, "version": 3, "topic": "pause.abandoned@1", "number": 1}
     body, digest = b"s" * 16 + b"text", "0" * 64
-    shut = key.seal(body, vaults._place(**at), digest)
-    assert key.open(shut, vaults._place(**at), digest) == body
-    assert key.open(shut, vaults._place(**{**at, moved: other[moved]}), digest) == b""
-    assert sealing.keys[PAUSE].person.open(shut, vaults._place(**at), digest) == b""
-    assert key.open(shut, vaults._place(**at), "1" * 64) == b""
+    shut = key.seal(body, place(**at), digest)
+    assert key.open(shut, place(**at), digest) == body
+    assert key.open(shut, place(**{**at, moved: other[moved]}), digest) == b""
+    assert sealing.keys[PAUSE].person.open(shut, place(**at), digest) == b""
+    assert key.open(shut, place(**at), "1" * 64) == b""
 
 
 def test_swapped_vault_rows_open_nothing(vault):
