@@ -506,8 +506,9 @@ class TestKeys:
         assert (first["outcome"], first["state"], second["state"]) == ("key_made", "mints", "opens")
         listed = pl("keys", "list", "--json").json
         assert listed["outcome"] == "keys"
-        assert [key["kid"] for key in listed["keys"]] == [first["kid"], second["kid"]]
-        assert set(listed["keys"][0]) == {"kid", "state", "made_at", "stopped_minting_at"}
+        assert [key["kid"] for key in listed["keys"] if key["use"] == "tokens"] == [first["kid"], second["kid"]]
+        assert [key["state"] for key in listed["keys"] if key["use"] == "vault"] == ["mints"]
+        assert set(listed["keys"][0]) == {"kid", "state", "made_at", "stopped_minting_at", "use"}
 
     def test_a_key_is_retired_only_when_no_pause_needs_it(self, pl, monkeypatch):
         paused = pl.pause().json
