@@ -7,7 +7,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import Notification
 
-from .check_streams import Fault, Stream, judge, judge_round, members, read_row, whole_streams
+from .check_streams import Fault, Stream, judge, judge_alone, judge_round, members, read_row, whole_streams
 from .check_tree import Kept, TreeCheck
 from .merkle import Unproved
 from .notes import Checkpoint, Verifier
@@ -126,14 +126,16 @@ class Check:
             # What its headers say of others is worth nothing where a row is not what was written.
             return
         yield from judge(stream)
+        alone = judge_alone(stream)
+        if alone is not None:
+            yield from alone
+            return
         told = members(stream)
         if told is None:
             return
         lead, others = told
         if lead != stream.id:
             rounds.append((lead, [stream.id]))
-        elif others == [stream.id]:
-            yield from judge_round(lead, {lead: stream})
         else:
             rounds.append((lead, others))
 

@@ -5,8 +5,11 @@ tests hold both against: a mistake made once would else be found by nobody.
 """
 
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Literal
 from uuid import UUID
 
@@ -75,6 +78,35 @@ class Stream:
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
     consumed: tuple[int, dict[str, Any]] | None = None
     sound: bool = True
+    name: str = field(init=False)
+    front: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name, self.front = str(self.id), _sized(self.id.bytes)
+
+
+def _sized(part: bytes) -> bytes:
+    return len(part).to_bytes(4, "big") + part
+
+
+@lru_cache(8)
+def _of_ledger(ledger: UUID) -> tuple[str, bytes]:
+    return str(ledger), _sized(b"plf/1") + _sized(ledger.bytes)
+
+
+@lru_cache(64)
+def _of_topic(topic: str) -> bytes:
+    return _sized(topic.encode("utf-8", "surrogatepass"))
+
+
+class _Inflating(threading.local):
+    """Each thread's own: making one for each segment would take longer than most of them."""
+
+    def __init__(self) -> None:
+        self.by = zstandard.ZstdDecompressor()
+
+
+_inflating = _Inflating()
 
 
 def read_row(ledger: UUID, row: Notification, stream: Stream) -> Iterator[Fault]:
@@ -99,7 +131,7 @@ def _of_row(ledger: UUID, row: Notification, stream: Stream) -> Iterator[str]:
     if header is None:
         yield "it is not in the format PLF1"
     else:
-        yield from _of_bytes(ledger, row, state, header, stream.digest)
+        yield from _of_bytes(ledger, row, state, header, stream)
         yield from _of_header(ledger, row, header, stream)
     stream.version, stream.digest, stream.position = version, state[_DIGEST], row.id
 
@@ -115,24 +147,29 @@ def _header(state: bytes) -> dict[str, Any] | None:
     return said if isinstance(said, dict) else None
 
 
-def _of_bytes(ledger: UUID, row: Notification, state: bytes, header: dict[str, Any], before: bytes) -> Iterator[str]:
+def _of_bytes(ledger: UUID, row: Notification, state: bytes, header: dict[str, Any], stream: Stream) -> Iterator[str]:
     start = _FRONT + int.from_bytes(state[36:_FRONT], "big")
-    topic = row.topic.encode("utf-8", "surrogatepass")
-    stream = UUID(str(row.originator_id))
-    place = (b"plf/1", ledger.bytes, stream.bytes, (row.originator_version % (1 << 64)).to_bytes(8, "big"))
-    parts = [*place, topic, before, state[_FRONT:start]]
-    contents = sorted(_contents(header), key=lambda one: one["segment"])
+    version = (row.originator_version % (1 << 64)).to_bytes(8, "big")
+    parts = [_of_ledger(ledger)[1], stream.front, _sized(version), _of_topic(row.topic), _sized(stream.digest)]
+    # In a row as in what is digested, the header stands behind its length.
+    parts.append(state[36:start])
+    contents, segments = _contents(header), []
+    contents.sort(key=_number)
     for content in contents:
-        parts.append(state[start : start + content["stored"]])
+        segments.append(state[start : start + content["stored"]])
+        parts.append(_sized(segments[-1]))
         start += content["stored"]
     if [one["segment"] for one in contents] != list(range(len(contents))) or start != len(state):
         yield "its segments are not those that its header names"
-    if hashlib.sha256(b"".join([len(part).to_bytes(4, "big") + part for part in parts])).digest() != state[_DIGEST]:
+    if hashlib.sha256(b"".join(parts)).digest() != state[_DIGEST]:
         yield "its digest is another one: the row, or the one before it, is not what was written"
-    for content, stored in zip(contents, parts[7:], strict=True):
+    for content, stored in zip(contents, segments, strict=True):
         # What was encrypted is digested as it was before.
         if content.get("cipher", "none") == "none" and not _as_digested(content, stored):
             yield f"its segment {content['segment']} is not what was digested"
+
+
+_number = itemgetter("segment")
 
 
 def _contents(header: dict[str, Any]) -> list[dict[str, Any]]:
@@ -160,7 +197,7 @@ def _as_digested(content: dict[str, Any], stored: bytes) -> bool:
             # The library inflates what a frame declares, whatever its own limit says.
             if not zstandard.get_frame_parameters(stored).content_size == whole <= _MOST:
                 return False
-            stored = zstandard.ZstdDecompressor().decompress(stored, max_output_size=whole)
+            stored = _inflating.by.decompress(stored, max_output_size=whole)
         except zstandard.ZstdError:
             return False
     return len(stored) == whole and hashlib.sha256(stored).hexdigest() == content["digest"]
@@ -168,7 +205,7 @@ def _as_digested(content: dict[str, Any], stored: bytes) -> bool:
 
 def _of_header(ledger: UUID, row: Notification, header: dict[str, Any], stream: Stream) -> Iterator[str]:
     name, at = row.topic.partition("@")[0], str(header.get("at", ""))
-    if header.get("ledger") != str(ledger):
+    if header.get("ledger") != _of_ledger(ledger)[0]:
         yield "it is of another ledger"
     if at < stream.at:
         yield "its time is before that of the row before it in its stream"
@@ -208,7 +245,7 @@ def _of_stream(stream: Stream) -> Iterator[str]:
     alone = stream.names.keys() in ({"pause.refused"}, {"pause.presented"})
     if stream.first != "pause.paused" and not alone:
         yield "it does not begin with its pause"
-    if len(stream.pauses) > 1 or (stream.first == "pause.paused" and stream.pauses != {str(stream.id)}):
+    if len(stream.pauses) > 1 or (stream.first == "pause.paused" and stream.pauses != {stream.name}):
         yield "it holds facts of another pause"
     if stream.fences != list(range(1, len(stream.fences) + 1)):
         yield f"its fences are {stream.fences}, and not one after the other"
@@ -221,6 +258,19 @@ def members(stream: Stream) -> tuple[UUID, list[UUID]] | None:
         return UUID(told["lead"]), [UUID(call["pause"]) for call in told["calls"] if call["pause"]]
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def judge_alone(stream: Stream) -> Iterator[Fault] | None:
+    """Judge the round of a pause that is the only one in it; None where it is not."""
+    told = stream.round or {}
+    try:
+        if told["lead"] != stream.name or [call["pause"] for call in told["calls"] if call["pause"]] != [stream.name]:
+            return None
+        version, end = stream.consumed or (0, {})
+        says = list(_of_consumed(stream, end, {})) if stream.consumed else []
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
+    return (Fault("round", one, stream.position, stream.id, version) for one in says)
 
 
 def judge_round(lead: UUID, held: dict[UUID, Stream]) -> Iterator[Fault]:

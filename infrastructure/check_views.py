@@ -1,7 +1,9 @@
 """What must hold of the views: each row is what the log comes to, folded anew beside them."""
 
+import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,53 +16,91 @@ from .headers import Log
 from .runner import BATCH
 from .views_sqlite import SQLiteRows, ViewsFile
 
-_PAGE = 2000
+_PAGE = 5000
 #: A view that moves on while it is compared is compared again, so many times.
 _TRIES = 5
 
+Progress = Callable[[int, int], None]
+
+
+class _Scratch(ViewsFile):
+    """A file that nobody needs once the process is gone."""
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+
+@dataclass
+class _Compared:
+    """A view, what is folded anew beside it, and how far that has to go."""
+
+    projection: Projection
+    rows: Rows
+    anew: Rows
+    builder: Follower
+    place: Place
+
 
 def views_faults(
-    log: Log, views: list[tuple[Projection, Rows]], progress: Callable[[int, int], None] | None = None
+    log: Log, views: Sequence[tuple[Projection, Rows]], progress: Progress | None = None
 ) -> Iterator[Fault]:
     """Fold the log anew, as far as each view is, into a file that is removed afterwards, and compare row by row."""
     with tempfile.TemporaryDirectory(prefix="pauseledger-check-") as folder:
-        file = ViewsFile(Path(folder) / "views.db")
+        file = _Scratch(Path(folder) / "views.db")
         try:
-            for projection, rows in views:
-                yield from _of_view(log, projection, rows, SQLiteRows(file, projection), progress)
+            yield from _of_views(log, [_beside(projection, rows, file) for projection, rows in views], progress)
         finally:
             file.close()
 
 
-def _of_view(
-    log: Log, projection: Projection, rows: Rows, anew: Rows, progress: Callable[[int, int], None] | None
-) -> Iterator[Fault]:
-    builder = Follower(projection, anew)
-    found: list[Fault] = []
+def _beside(projection: Projection, rows: Rows, file: ViewsFile) -> _Compared:
+    anew = SQLiteRows(file, projection)
+    return _Compared(projection, rows, anew, Follower(projection, anew), rows.place())
+
+
+def _of_views(log: Log, views: Sequence[_Compared], progress: Progress | None) -> Iterator[Fault]:
+    left = list(views)
     for _ in range(_TRIES):
-        place = rows.place()
-        _fold(log, builder, place.position, progress)
-        found = [fault for table in projection.tables for fault in _of_table(projection.name, table, rows, anew)]
-        if place.position > log.newest():
-            found.append(Fault("view", "it is ahead of the log", place.position, view=projection.name))
-        if rows.place() == place:
-            break
-    else:
-        says = "it moved on each time it was compared; end the followers, or check again later"
-        found = [Fault("view", says, view=projection.name)] if found else []
-    yield from found
+        _fold(log, left, progress)
+        moved = []
+        for one in left:
+            found = list(_of_view(log, one))
+            if found and one.rows.place() != one.place:
+                one.place = one.rows.place()
+                moved.append(one)
+            else:
+                yield from found
+        left = moved
+    says = "it moved on each time it was compared; end the followers, or check again later"
+    yield from (Fault("view", says, view=one.projection.name) for one in left)
 
 
-def _fold(log: Log, builder: Follower, until: int, progress: Callable[[int, int], None] | None) -> None:
-    at = builder.place() or Place(1, 0)
-    while at.position < until:
-        facts = [fact for fact in log.after(at.position, BATCH) if fact.position <= until]
+def _of_view(log: Log, one: _Compared) -> Iterator[Fault]:
+    if one.place.position > log.newest():
+        yield Fault("view", "it is ahead of the log", one.place.position, view=one.projection.name)
+    for table in one.projection.tables:
+        yield from _of_table(one.projection.name, table, one.rows, one.anew)
+
+
+def _fold(log: Log, views: Sequence[_Compared], progress: Progress | None) -> None:
+    """Read the log once for all of them."""
+    while waiting := [(at, one) for one in views if (at := _reached(one)).position < one.place.position]:
+        first = min(at.position for at, _ in waiting)
+        facts = log.after(first, BATCH)
         if not facts:
             return
-        builder.fold(at, facts)
-        at = builder.place() or at
+        for at, one in waiting:
+            its = [fact for fact in facts if at.position < fact.position <= one.place.position]
+            if its and at.position == first:
+                one.builder.fold(at, its)
         if progress is not None:
-            progress(at.position, until)
+            progress(first, max(one.place.position for _, one in waiting))
+
+
+def _reached(one: _Compared) -> Place:
+    return one.builder.place() or Place(1, 0)
 
 
 def _of_table(view: str, table: Table[Any], rows: Rows, anew: Rows) -> Iterator[Fault]:

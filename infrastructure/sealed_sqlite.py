@@ -4,6 +4,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from json import dumps
 from uuid import UUID
 
@@ -128,6 +129,7 @@ def _row(stream: object, version: object, topic: object, state: object, position
     )
 
 
+@lru_cache(1024)
 def _stream(given: object) -> UUID:
     try:
         stream = UUID(str(given))

@@ -144,3 +144,40 @@ def test_sealing_goes_on_until_it_is_told_to_end(operator, pause, tmp_path):
 def head_there(tmp_path):
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
         return connection.execute("SELECT count(*) FROM tree_heads").fetchone() == (1,)
+
+
+def test_check_tells_of_a_whole_ledger_and_of_each_fault_with_its_position(operator, pause, tmp_path, capsys):
+    operator("seal")
+    (tmp_path / "head").write_text(operator("head")[1]["checkpoint"])
+    (tmp_path / "key").write_text(str(key(operator)))
+    given = ("--head", tmp_path / "head", "--public-key", tmp_path / "key")
+    code, told = operator("check", *given)
+    assert (code, told["outcome"], told["rows"], told["proved"], told["signed"]) == (0, "checked", 1, 1, True)
+    operator("open", "--all-tenants")
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
+        connection.execute("DROP TRIGGER stored_events_no_update")
+        connection.execute("UPDATE stored_events SET topic = 'pause.lapsed@1'")
+    code, told = operator("check", *given)
+    assert (code, told["outcome"]) == (5, "faults")
+    assert {"row", "view"} <= {fault["part"] for fault in told["faults"]}
+    assert told["faults"][0]["position"] == 1
+    assert run(["check", "--no-views", "--head", str(tmp_path / "head")]) == 5
+    said = capsys.readouterr().err
+    assert said.startswith("fault   position 1, stream")
+    code, told = operator("check", "--public-key", tmp_path / "nowhere")
+    assert (code, told["outcome"]) == (2, "misconfigured")
+
+
+@pytest.mark.parametrize("column", ["tool", "closes_at", "session_id", "priority"])
+def test_check_finds_a_view_that_was_altered(operator, pause, tmp_path, column):
+    operator("open", "--all-tenants")
+    assert operator("check")[0] == 0
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in tables:
+            columns = [one[1] for one in connection.execute(f"PRAGMA table_info('{name}')")]
+            if name.startswith("view_open_pauses") and column in columns:
+                connection.execute(f"UPDATE \"{name}\" SET {column} = '7'")
+    code, told = operator("check")
+    assert code == 5
+    assert {(fault["part"], fault["view"]) for fault in told["faults"]} == {("view", "open_pauses")}
