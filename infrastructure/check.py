@@ -7,6 +7,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import Notification
 
+from ..domain.ids import Identity
 from .check_streams import Fault, Stream, judge, judge_alone, judge_round, members, read_row, whole_streams
 from .check_tree import Kept, TreeCheck
 from .merkle import Unproved
@@ -63,7 +64,9 @@ class Check:
     ) -> None:
         self._recorder = recorder
         self._rows = rows
-        self._ledger = recorder.identity().ledger_id
+        held = recorder.identity()
+        self._ledger = held.ledger_id
+        self._identity = Identity(held.ledger_id, held.identity_key)
         self._keys = keys
         self._heads = heads
 
@@ -126,6 +129,7 @@ class Check:
             # What its headers say of others is worth nothing where a row is not what was written.
             return
         yield from judge(stream)
+        yield from self._of_refusals(stream)
         alone = judge_alone(stream)
         if alone is not None:
             yield from alone
@@ -138,6 +142,18 @@ class Check:
             rounds.append((lead, [stream.id]))
         else:
             rounds.append((lead, others))
+
+    def _of_refusals(self, stream: Stream) -> Iterator[Fault]:
+        """Refusals stand where the identity key puts them, which nothing else here would miss."""
+        if stream.names.keys() != {"pause.refused"} or len(stream.pauses) != 1:
+            return
+        try:
+            its = self._identity.refusals(UUID(str(next(iter(stream.pauses)))))
+        except ValueError:
+            its = NO_STREAM
+        if its != stream.id:
+            says = "it is not where the ledger's identity key puts the refusals of its pause"
+            yield Fault("stream", says, stream.position, stream.id, stream.version)
 
     def _of_rounds(self, rounds: Sequence[tuple[UUID, list[UUID]]]) -> Iterator[Fault]:
         """Judge rounds by their leads, out of streams loaded at one moment: a round may be consumed while we read."""
