@@ -230,7 +230,11 @@ def _of_header(ledger: UUID, row: Notification, header: dict[str, Any], stream: 
 
 def judge(stream: Stream) -> Iterator[Fault]:
     """Judge a stream that was read to its end."""
-    yield from (Fault("stream", says, stream.position, stream.id, stream.version) for says in _of_stream(stream))
+    try:
+        found = list(_of_stream(stream))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        found = ["one of its facts lacks what such a fact needs"]
+    yield from (Fault("stream", says, stream.position, stream.id, stream.version) for says in found)
 
 
 def _of_stream(stream: Stream) -> Iterator[str]:
