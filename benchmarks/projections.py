@@ -55,7 +55,9 @@ BATCH = 10_000
 STEPS = (0, 5, 9, 9, 12)
 #: How often each question is asked, or for how many milliseconds where it is slow.
 PAGES, PATIENCE = 60, 3000
-_WAY = re.compile(r"(?i)(?:USING (?:COVERING )?INDEX|Scan using|Index Scan on) (\w+)|(SCAN \w+|Seq Scan on \w+)")
+_WAY = re.compile(
+    r"(?i)(?:USING (?:COVERING )?INDEX|Scan (?:Backward )?using|Index Scan on) (\w+)|(SCAN \w+|Seq Scan on \w+)"
+)
 _MARK, _BEGIN = UUID(int=0xFEED), datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -210,7 +210,9 @@ class RefusalsView(View[Refusals]):
         return [RefusalCount(*of, count) for of, count in counted.items()]
 
     async def _last(self, where: Sequence[Condition], limit: int) -> list[RefusedAttempt]:
-        return await self._rows(Query(ATTEMPTS, where, ("position",), descending=True, limit=limit))
+        # Few attempts are on one pause: by their positions they would be searched for among all.
+        order = "+position" if any(name == "pause" for name, _, _ in where) else "position"
+        return await self._rows(Query(ATTEMPTS, where, (order,), descending=True, limit=limit))
 
     async def _insistent(self, where: Sequence[Condition], limit: int) -> list[Insistent]:
         return await self._rows(Query(ACTORS, where, ("count", "by"), descending=True, limit=limit))
