@@ -237,7 +237,7 @@ async def play(story, folder):
         )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(open_policies | strict_policies, steps)
 def test_any_story_comes_to_what_the_page_says(policy, story):
     with tempfile.TemporaryDirectory() as folder:
