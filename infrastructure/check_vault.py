@@ -37,6 +37,6 @@ def vault_faults(recorder: LedgerRecorder) -> Iterator[Fault]:
                 yield Fault("vault", f"the {kind} key was destroyed, and nobody ordered it", stream=held.pause)
     for position in named.values():
         yield Fault("vault", "the row names a key that is not in the vault", position)
-    for (pause, kind), position in open_orders.items():
-        says = f"erasing {kind} was ordered and has not ended; `pauseledger erase` goes on with it"
+    for (pause, said_kind), position in open_orders.items():
+        says = f"erasing {said_kind} was ordered and has not ended; `pauseledger erase` goes on with it"
         yield Fault("vault", says, position, stream=pause)
