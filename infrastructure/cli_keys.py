@@ -60,8 +60,8 @@ def promote(where: Where, kid: Kid) -> Outcome:
 def retire(where: Where, kid: Kid) -> Outcome:
     """End a key: its tokens open no more. Refused while a pause made before it stopped minting is open or ready.
 
-    A vault key leaves the file for good; refused while it wraps a data key of this ledger. Rewrap every other ledger that
-    uses the same keys first.
+    A vault key leaves the file for good; refused while it wraps a data key of this ledger. Rewrap every other ledger
+    that uses the same keys first.
     """
     file = _file(where)
     if any(life.kid == kid and life.use == "vault" for life in file.list()):
