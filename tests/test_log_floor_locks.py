@@ -426,7 +426,15 @@ def of_revision_1(pg):
     """A ledger as the first version made it, with rows, and with a role that appends."""
     name = pg.fresh_database()
     dsn = pg.dsn(name)
-    made = database(dsn, schema="pauseledger", pool_size=1, connect_timeout=5, statement_timeout=5, pool_timeout=5)
+    made = database(
+        dsn,
+        schema="pauseledger",
+        pool_size=1,
+        connect_timeout=5,
+        statement_timeout=5,
+        pool_timeout=5,
+        pooled=False,
+    )
     with psycopg.connect(dsn, autocommit=True) as owner:
         owner.execute("CREATE SCHEMA pauseledger")
         owner.execute(made.compose(Path(__file__).with_name("postgres_schema_1.sql").read_text()))

@@ -272,11 +272,11 @@ async def cancelled_at(question, monkeypatch, at, when, work):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("at", [1, 2])
 async def test_a_cancelled_redemption_runs_to_its_end_and_stalls(stage, ledger, question, monkeypatch, at, when):
     ended, counted = await cancelled_at(question, monkeypatch, at, when, question.redeem)
     assert isinstance(ended, asyncio.CancelledError)
-    assert counted > 3
+    assert counted > 2
     assert topics(stage.rows()) == ["paused", "answered", "consumed", "stalled"]
     said = stage.rows()[-1].header
     assert (said["cause"], said["entered"], said["fence"]) == ("cancelled", False, 1)
@@ -286,7 +286,7 @@ async def test_a_cancelled_redemption_runs_to_its_end_and_stalls(stage, ledger, 
 
 async def test_that_is_every_await_of_a_redemption(question, monkeypatch):
     ended, counted = await cancelled_at(question, monkeypatch, 0, "never", question.redeem)
-    assert (ended.fence, counted) == (1, 3)
+    assert (ended.fence, counted) == (1, 2)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
