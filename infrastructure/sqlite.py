@@ -101,6 +101,7 @@ class SQLiteRecorder(LedgerRecorder):
     def append(self, rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> Sequence[int]:
         """Write sorted rows in one transaction."""
         with self._writing() as connection:
+            known(connection.execute("SELECT schema_revision FROM ledger").fetchone()[0])
             positions = [self._insert(connection, row) for row in rows]
             for row in keys:
                 self._keep(connection, row)

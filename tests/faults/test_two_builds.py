@@ -102,6 +102,9 @@ def test_tables_of_a_newer_make_are_left_alone_by_processes_that_are_open_alread
         assert worker.ask(task="redeem", **task)["error"] == "LedgerTooNew"
         assert worker.ask(task="answer", **task)["error"] == "LedgerTooNew"
         assert worker.ask(task="recover", pause=paused["pauses"][0], run="run")["error"] == "LedgerTooNew"
+        # Pausing looks at nothing first: the append itself is called off.
+        assert worker.ask(task="pause", run="another")["error"] == "LedgerTooNew"
+        assert worker.ask(task="pause", run="a round", calls=["call_a", "call_b", "call_c"])["error"] == "LedgerTooNew"
         assert len(raw_check.read(url).rows) == before
         say(url, f"UPDATE ledger SET schema_revision = {SCHEMA_REVISION}")
         assert worker.ask(task="redeem", **task)["won"]
