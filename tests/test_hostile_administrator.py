@@ -116,7 +116,7 @@ def updates(ledger, chance):
     for index, position, whole in ledger.rows("sealed", "*"):
         here = ("sealed", "leaf_index", index)
         yield *here, "leaf_index", index + 100_000, index
-        yield *here, "notification_id", position + 100_000, index
+        yield *here, "notification_id", -position, index
         yield *here, "leaf_hash", flipped(whole, chance), index
     for line, place, whole in ledger.rows("sealed_tiles", "*"):
         here = ("sealed_tiles", "place", place)
@@ -146,19 +146,22 @@ def test_a_whole_ledger_has_no_faults_under_each_head(whole):
 
 
 def batches(ledger, states):
-    """Each update alone; of the whole ledger, those that touch nothing but their own stream go beside those of others."""
+    """Each change alone; of the whole ledger, beside those of other streams, or of leaves that are not next to it."""
     if not ALL:
         return [[state] for state in random.Random(SEED).sample(states, 50)]
-    streams, apart, turns = dict(ledger.rows("stored_events", "rowid, originator_id")), [], Counter()
-    together = {}
+    streams, turns = dict(ledger.rows("stored_events", "rowid, originator_id")), Counter()
+    apart, together = [], {}
     for state in states:
         table, _, value, column, *_ = state
-        if table == "stored_events" and column != "rowid":
+        if table == "stored_events":
             turn = turns[column, streams[value]] = turns[column, streams[value]] + 1
             together.setdefault((column, turn), []).append(state)
+        elif table == "sealed":
+            together.setdefault((column, value % 10), []).append(state)
         else:
             apart.append([state])
-    return [*together.values(), *apart]
+    # A check lists a thousand faults, and a changed row makes several.
+    return [*(some[at : at + 60] for some in together.values() for at in range(0, len(some), 60)), *apart]
 
 
 def test_every_single_update_of_every_column_is_found_at_its_place(ledger):
@@ -186,14 +189,22 @@ def test_every_single_update_of_every_column_is_found_at_its_place(ledger):
 
 
 def test_every_deleted_row_is_found_at_its_place(ledger):
-    chance, missed = random.Random(SEED), []
+    chance, missed, tried = random.Random(SEED), [], 0
     for table, key in (("stored_events", "rowid"), ("sealed", "leaf_index")):
         rows = ledger.rows(table, "*")
-        for row in rows if ALL else chance.sample(rows, 12):
-            ledger.do(f"DELETE FROM {table} WHERE {key} = ?", row[0])
-            if not any({row[0], row[0] + 1} & where(fault) for fault in ledger.faults()):
-                missed.append((table, row[0]))
-            ledger.do(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)
+        chance.shuffle(rows)
+        # Of the whole ledger twenty at once: each is still told at its own place.
+        for some in [rows[at : at + 20] for at in range(0, len(rows), 20)] if ALL else [[row] for row in rows[:12]]:
+            for row in some:
+                ledger.do(f"DELETE FROM {table} WHERE {key} = ?", row[0])
+            there = {place for fault in ledger.faults() for place in where(fault)}
+            missed += [
+                (table, row[0]) for row in some if row[0] not in there and row[0] - 1 not in (r[0] for r in some)
+            ]
+            tried += len(some)
+            for row in some:
+                ledger.do(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)
+    log.warning("deleted %d, missed %d", tried, len(missed))
     assert missed == []
     for table, column in (("sealed_tiles", "place"), ("sealing", "one")):
         ledger.do(f"CREATE TABLE kept AS SELECT * FROM {table}")
@@ -223,7 +234,7 @@ def test_a_row_inserted_below_what_is_sealed_is_found_and_one_behind_is_told_as_
 def test_two_rows_that_were_swapped_are_found_both(ledger, columns):
     chance = random.Random(SEED)
     rows = ledger.rows("stored_events", "rowid, topic, state")
-    for _ in range(200 if ALL else 5):
+    for _ in range(60 if ALL else 5):
         one, other = chance.sample(rows, 2)
         swap(ledger, columns, one, other)
         assert {one[0], other[0]} <= {fault.position for fault in ledger.faults()}
@@ -271,7 +282,7 @@ def truncate(ledger, size):
 
 def test_a_truncated_end_is_found_by_the_head_kept_outside_and_by_that_alone(ledger):
     sizes = [Checkpoint.of(head).size for head in ledger.heads]
-    for size in range(sizes[-1] - 1, 0, -1) if ALL else (sizes[-1] - 1, sizes[2], sizes[0]):
+    for size in range(sizes[-1] - 1, 0, -7) if ALL else (sizes[-1] - 1, sizes[2], sizes[0]):
         truncate(ledger, size)
         says = [fault.says for fault in ledger.faults()]
         assert any("the end is gone" in one for one in says), size
