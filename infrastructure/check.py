@@ -129,7 +129,7 @@ class Check:
             # What its headers say of others is worth nothing where a row is not what was written.
             return
         yield from judge(stream)
-        yield from self._of_refusals(stream)
+        yield from self._of_identity(stream)
         alone = judge_alone(stream)
         if alone is not None:
             yield from alone
@@ -143,16 +143,19 @@ class Check:
         else:
             rounds.append((lead, others))
 
-    def _of_refusals(self, stream: Stream) -> Iterator[Fault]:
-        """Refusals stand where the identity key puts them, which nothing else here would miss."""
-        if stream.names.keys() != {"pause.refused"} or len(stream.pauses) != 1:
-            return
+    def _of_identity(self, stream: Stream) -> Iterator[Fault]:
+        """Refusals and siblings stand where the identity key puts them, which nothing else here would miss."""
+        derived = stream.id
         try:
-            its = self._identity.refusals(UUID(str(next(iter(stream.pauses)))))
-        except ValueError:
-            its = NO_STREAM
-        if its != stream.id:
-            says = "it is not where the ledger's identity key puts the refusals of its pause"
+            if stream.names.keys() == {"pause.refused"}:
+                derived = self._identity.refusals(UUID(str(next(iter(stream.pauses)))))
+            elif stream.round and stream.round["lead"] != stream.name:
+                address = next(call["call_id"] for call in stream.round["calls"] if call["pause"] == stream.name)
+                derived = self._identity.sibling(UUID(stream.round["lead"]), address)
+        except (ValueError, KeyError, TypeError, StopIteration):
+            derived = NO_STREAM
+        if derived != stream.id:
+            says = "its id is not what the ledger's identity key makes of its pause"
             yield Fault("stream", says, stream.position, stream.id, stream.version)
 
     def _of_rounds(self, rounds: Sequence[tuple[UUID, list[UUID]]]) -> Iterator[Fault]:

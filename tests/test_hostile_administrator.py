@@ -395,6 +395,13 @@ def test_rows_of_another_ledger_are_found(ledger, tmp_path):
     assert any("no trusted key" in fault.says for fault in ledger.faults(heads[-1]))
 
 
+def test_another_identity_key_is_found(ledger):
+    ledger.do("UPDATE ledger SET identity_key = ?", bytes(32))
+    assert {fault.says for fault in ledger.faults()} == {
+        "its id is not what the ledger's identity key makes of its pause"
+    }
+
+
 def test_heads_signed_with_another_key_are_found(ledger):
     thief = Signer(ledger.key.name, bytes(32))
     reseal(ledger, thief)
