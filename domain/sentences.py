@@ -80,6 +80,15 @@ def tell(fact: Fact, *, content: bool = False) -> str:
     return f"At {_moment(fact.at)} {_said(fact)}{_quoted_contents(fact) if content else ''}."
 
 
+def signature(answered: Answered) -> tuple[str, str, str]:
+    """Tell an answer as the printed form of a signed record has to: name, date and time (UTC), and meaning.
+
+    21 CFR 11.50(a). The name is the one the host gave; where that cannot be read, the tag it is compared by.
+    """
+    meaning = f"{answered.decision}: {_DECISIONS[answered.decision]}"
+    return _actor(answered.by, "somebody unnamed"), _moment(answered.at), meaning
+
+
 def tell_all(facts: Iterable[Fact], *, content: bool = False) -> list[str]:
     """Tell a story, a sentence a fact."""
     return [tell(fact, content=content) for fact in facts]

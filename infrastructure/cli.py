@@ -35,6 +35,7 @@ from .cli_authority import Answering, authority
 from .cli_erasure import erasure
 from .cli_events import events
 from .cli_evidence import evidence
+from .cli_export import exports
 from .cli_inputs import Inputs, Named, Place, TokenArgument, Where, grouped, the_open_call
 from .cli_keys import keys
 from .cli_shapes import (
@@ -80,6 +81,7 @@ app.add_typer(levers)
 app.add_typer(authority)
 app.add_typer(events)
 app.add_typer(evidence)
+app.add_typer(exports)
 
 Response = Annotated[str | None, typer.Option(metavar="FILE", help="The answer as JSON; - is standard input.")]
 Call = Annotated[str | None, typer.Option(help="Axis call: the call id, or @n for one without.")]

@@ -35,7 +35,7 @@ from .merkle import Unproved
 from .notary import Notary
 from .notes import Checkpoint, Verifier, hashes_as_text
 from .readings import record_reading
-from .sealed import SignedHead, sealed_rows
+from .sealed import NO_HEAD, SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
 from .settings import LedgerSettings, keys_directory, store_url
@@ -51,10 +51,8 @@ Auditor = Annotated[
     str | None, typer.Option(metavar="NAME", help="Who reads: written down first, as a fact in a stream of its own.")
 ]
 
-_NO_HEAD = "no head was signed yet; run `pauseledger seal`"
 
-
-def _proving(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
+def proving(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
     """Tell what does not hold together as faults found, exit code 5."""
 
     @functools.wraps(work)
@@ -69,7 +67,7 @@ def _proving(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
 
 @evidence.command()
 @grouped
-@_proving
+@proving
 def seal(
     where: Where,
     *,
@@ -94,7 +92,7 @@ def seal(
         done = await asyncio.to_thread(notary.seal)
         return done if every is None else await _again_and_again(notary, done, every)
 
-    done = _in_ledger(where, settings, work)
+    done = in_ledger(where, settings, work)
     shape = {"outcome": "faults" if done.late else "sealed", **dataclasses.asdict(done), "late": list(done.late)}
     late = [f"fault   a row turned up late, at position {at}; it is leaf {done.size} or below" for at in done.late]
     head = done.head or "no head was signed: there is no log key; `pauseledger keys log` makes one"
@@ -120,7 +118,7 @@ async def _again_and_again(notary: Notary, done: Sealing, every: float) -> Seali
 
 @evidence.command()
 @grouped
-@_proving
+@proving
 def head(
     where: Where,
     *,
@@ -131,13 +129,13 @@ def head(
     auditor: Auditor = None,
 ) -> Outcome:
     """Print the newest signed head, to be kept where the database's owner cannot change it."""
-    with _Opened(where) as opened:
+    with Opened(where) as opened:
         opened.recorded(auditor, "head")
         newest = opened.head()
         found = Checkpoint.of(newest.checkpoint)
         path: list[bytes] | None = None
         if since is not None:
-            older = Checkpoint.of(_file(since))
+            older = Checkpoint.of(text_in(since))
             path = prove_consistency(opened.rows, older, found)
     shape = {
         "outcome": "head",
@@ -155,7 +153,7 @@ def head(
 
 @evidence.command()
 @grouped
-@_proving
+@proving
 def prove(
     where: Where,
     pause: Annotated[UUID, typer.Argument(metavar="PAUSE", help="The pause's id.")],
@@ -165,7 +163,7 @@ def prove(
     auditor: Auditor = None,
 ) -> Outcome:
     """Prove each fact of a pause under the newest head: a C2SP tlog-proof each, offline, for whoever has the key."""
-    with _Opened(where) as opened:
+    with Opened(where) as opened:
         opened.recorded(auditor, "prove", pause)
         facts = opened.facts(pause, version)
         newest = opened.head().checkpoint
@@ -210,9 +208,9 @@ def check(
     auditor: Auditor = None,
 ) -> Outcome:
     """Re-read everything and prove it: rows, streams, rounds, tree, heads, views. Exit code 5 on any fault."""
-    keys = [Verifier.parse(_file(one)) for one in public_key or ()]
-    heads = [Kept(_file(one), f"kept in {one}") for one in head or ()]
-    with _Opened(where) as opened, bar("checking") as progress:
+    keys = [Verifier.parse(text_in(one)) for one in public_key or ()]
+    heads = [Kept(text_in(one), f"kept in {one}") for one in head or ()]
+    with Opened(where) as opened, bar("checking") as progress:
         opened.recorded(auditor, "check")
         ledger_id = opened.recorder.identity().ledger_id
         signer = None if keys else log_signer(ledger_id, keys_directory(where.keys_dir))
@@ -248,7 +246,7 @@ def _checked(checked: Checked) -> Outcome:
     return Outcome(shape, lines)
 
 
-class _Opened:
+class Opened:
     """A ledger's store and its sealed log, without the rest: no token key is read, and nothing is written."""
 
     def __init__(self, where: Where) -> None:
@@ -276,9 +274,10 @@ class _Opened:
             record_reading(self.recorder, Actor(auditor), reads, writer=f"pauseledger/{product_version()}", about=about)
 
     def head(self) -> SignedHead:
+        """Read the newest head."""
         newest = self.rows.newest_head()
         if newest is None:
-            raise InteractionConfigurationError(_NO_HEAD)
+            raise InteractionConfigurationError(NO_HEAD)
         return newest
 
     def facts(self, pause: UUID, version: int | None) -> list[dict[str, Any]]:
@@ -304,14 +303,21 @@ class _Opened:
         ]
 
 
-def _file(path: Path) -> str:
+def text_in(path: Path) -> str:
+    """Read a file of text.
+
+    Raises:
+        InteractionConfigurationError: it cannot be read.
+    """
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InteractionConfigurationError(f"cannot read {path}: {type(error).__name__}") from None
 
 
-def _in_ledger(where: Where, settings: LedgerSettings, work: Callable[[Ledger], Awaitable[T]]) -> T:
+def in_ledger(where: Where, settings: LedgerSettings, work: Callable[[Ledger], Awaitable[T]]) -> T:
+    """Do something in an opened ledger."""
+
     async def inside() -> T:
         async with open_ledger(where.store, settings) as ledger:
             return await work(ledger)

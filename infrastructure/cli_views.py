@@ -112,7 +112,7 @@ def open_pauses(
 ) -> Outcome:
     """List the pauses that wait for a person: what is asked, of whom, since when, until when."""
     scope = reach.scope
-    chosen = Inbox(session, interaction, assignee, group, queue, _moment(closes_before))
+    chosen = Inbox(session, interaction, assignee, group, queue, moment_of(closes_before))
 
     async def ask(ledger: Ledger, lines: list[str]) -> Outcome:
         view = ledger.views.open_pauses
@@ -212,7 +212,7 @@ def refusals(
     limit: Limit = 20,
 ) -> Outcome:
     """Count refused attempts by axis and reason, and tell who keeps trying."""
-    scope, bounds = reach.scope, (_moment(since), _moment(until))
+    scope, bounds = reach.scope, (moment_of(since), moment_of(until))
 
     async def ask(ledger: Ledger, lines: list[str]) -> Outcome:
         view = ledger.views.refusals
@@ -494,7 +494,12 @@ def _tenant(scope: Scope | None) -> str:
     )
 
 
-def _moment(given: str | None) -> datetime | None:
+def moment_of(given: str | None) -> datetime | None:
+    """Read a time.
+
+    Raises:
+        BadParameter: it is none, or has no zone.
+    """
     if given is None:
         return None
     try:

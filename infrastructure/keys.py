@@ -39,6 +39,8 @@ from ..domain.errors import InteractionConfigurationError
 ENVIRONMENT = "PAUSELEDGER_KEYS"
 #: Where vault keys come from where `PAUSELEDGER_KEYS` gives the others.
 VAULT_ENVIRONMENT = "PAUSELEDGER_VAULT_KEYS"
+#: The key file in its directory.
+KEY_FILE = "keys.json"
 KID_BYTES = 4
 SECRET_BYTES = 32
 #: A running process reads its key file again once what it knows is this old.
@@ -187,7 +189,7 @@ class KeyFile:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._path = directory / "keys.json"
+        self._path = directory / KEY_FILE
         self._lock = directory / "keys.lock"
 
     def load(self) -> KeyRing:

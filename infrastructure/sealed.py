@@ -17,6 +17,9 @@ from .store import LedgerRecorder
 #: Where a row's digest stands in its state: behind the magic word.
 DIGEST_AT, DIGEST_BYTES = 4, 32
 
+#: What is said where a head is needed and there is none.
+NO_HEAD = "no head was signed yet; run `pauseledger seal`"
+
 #: Given for what is no stream's id.
 NO_STREAM = UUID(int=0)
 

@@ -23,6 +23,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 Row = dict[str, Any]
+#: Whole streams, each row followed by the next; and single rows of other streams, each proved by itself.
+CHAINED, BESIDE = "facts.jsonl", "beside.jsonl"
 Tree = tuple[int, bytes]
 
 
@@ -135,6 +137,8 @@ def digest_of(row: Row, ledger: UUID) -> bytes:
     header = json.loads(state[40:start])
     if state[:4] != b"PLF1" or header["ledger"] != str(ledger):
         raise Wrong("it is no row of this ledger")
+    if row.get("fact", header) != header:
+        raise Wrong("what is told as its fact is not what its bytes say")
     stream, version = UUID(row["stream"]).bytes, row["version"].to_bytes(8, "big")
     parts = [b"plf/1", ledger.bytes, stream, version, row["topic"].encode(), bytes.fromhex(row["before"])]
     parts.append(state[40:start])
@@ -186,21 +190,45 @@ def verify(bundle: Path, public_key: str, kept: str | None = None) -> tuple[list
     followers: dict[str, tuple[int, str]] = {}
     rows = alone = 0
     # From the newest row of each stream back, so that the row that follows is known.
-    for _, _, number, line in in_order(bundle / "facts.jsonl"):
+    for file, _, number, line in in_order(bundle):
         row: Row = {}
         try:
             row = json.loads(line())
-            alone += prove_row(row, ledger, bundle, (head, tree), followers.get(row["stream"]))
+            follower = followers.get(row["stream"]) if file == CHAINED else None
+            alone += prove_row(row, ledger, bundle, (head, tree), follower)
             followers[row["stream"]] = (row["version"], row["before"])
             rows += 1
         except (Wrong, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as wrong:
             where = ", ".join(f"{name} {row.get(name)}" for name in ("leaf_index", "position", "stream", "version"))
-            faults.append(f"line {number}, {where}: {wrong or type(wrong).__name__}")
-    return faults, f"{rows} rows of {len(followers)} streams, {alone} by a proof each, under a head of {tree[0]} leaves"
+            faults.append(f"{file} line {number}, {where}: {wrong or type(wrong).__name__}")
+    whole = f"{rows} rows of {len(followers)} streams, {alone} by a proof each, under a head of {tree[0]} leaves"
+    return [*faults, *damaged(bundle)], whole
 
 
-def in_order(path: Path) -> Iterator[tuple[str, int, int, Callable[[], bytes]]]:
-    """Go through the lines by stream, newest version first, with none of them held; what cannot be read comes first."""
+def damaged(bundle: Path) -> list[str]:
+    """Hold every file against SHA256SUMS. Whoever makes a bundle writes that too: it finds damage, and no forger."""
+    sums = bundle / "SHA256SUMS"
+    if not sums.exists():
+        return []
+    found = {""}
+    for path in bundle.rglob("*"):
+        if path.is_file() and path != sums:
+            with path.open("rb") as file:
+                found.add(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.relative_to(bundle).as_posix()}")
+    told = sums.read_bytes().decode("utf-8", "replace").split("\n")
+    wrong = sorted(line[66:] for line in set(told) ^ found)
+    return [f"SHA256SUMS: {name} is not as it was, not there, or not of the bundle" for name in dict.fromkeys(wrong)]
+
+
+def in_order(bundle: Path) -> Iterator[tuple[str, str, int, Callable[[], bytes]]]:
+    """Go through both files, each by stream, newest version first, with no line held."""
+    for name in (CHAINED, BESIDE) if (bundle / BESIDE).exists() else (CHAINED,):
+        for stream, _, number, line in lines_of(bundle / name):
+            yield name, stream, number, line
+
+
+def lines_of(path: Path) -> Iterator[tuple[str, int, int, Callable[[], bytes]]]:
+    """Go through the lines of a file; what cannot be read comes first."""
     with path.open("rb") as file:
         found, at = [], 0
         for number, line in enumerate(file, 1):

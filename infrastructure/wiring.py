@@ -29,6 +29,7 @@ from ..domain.switches import Surface
 from ..projections.stranded import Stranded
 from .events import LedgerEvents
 from .executor import Executor
+from .export import Export, ExportCommand, Exported, require_key
 from .following import Following
 from .headers import Log
 from .joined import Joined
@@ -170,13 +171,53 @@ class Ledger:
             InteractionConfigurationError: the log key is not safe where it is.
         """
         services, settings = self._open_or_say()[2], self._settings
-        ledger_id = services.identity.ledger_id
-        if self._url == MEMORY and settings.keys_directory is None:
-            signer: Signer | None = Signer(origin_of(ledger_id), self._log_seed)
-        else:
-            signer = log_signer(ledger_id, keys_directory(settings.keys_directory), make=make_key)
-        sealer = Sealer(sealed_rows(self.recorder), origin_of(ledger_id), signer)
+        sealer = Sealer(
+            sealed_rows(self.recorder), origin_of(services.identity.ledger_id), self._signer(make_key=make_key)
+        )
         return Notary(sealer, settings.anchors, services.journal, anchor_seconds=settings.anchor_seconds)
+
+    def _signer(self, *, make_key: bool = False) -> Signer | None:
+        ledger_id, directory = self._open_or_say()[2].identity.ledger_id, self._settings.keys_directory
+        if self._url == MEMORY and directory is None:
+            return Signer(origin_of(ledger_id), self._log_seed)
+        return log_signer(ledger_id, keys_directory(directory), make=make_key)
+
+    async def export(
+        self, scope: Scope, command: ExportCommand, progress: Callable[[int, int], None] | None = None
+    ) -> Exported:
+        """Export an evidence bundle of one scope, which verifies without us: docs/evidence.md says what is in it.
+
+        It is all under the newest signed head; `await asyncio.to_thread(ledger.notary().seal)` makes one. `progress` is
+        called, from a thread, with how far it is and how far there is to go, first over the log and then over the
+        rows of the bundle.
+
+        Raises:
+            InteractionConfigurationError: the scope is none, nothing was found, no head was signed, there is no log
+                key, or the place is taken.
+            RequestMissing: the scope has no such pause.
+            Unproved: what is sealed does not hold together; nothing is exported.
+            StoreUnavailable: the store could not speak.
+        """
+        if not isinstance(scope, Scope):
+            raise InteractionConfigurationError("an export is one scope's; pass a Scope, or see export_of_all_tenants")
+        return await self._export(scope, command, progress)
+
+    async def export_of_all_tenants(
+        self, command: ExportCommand, progress: Callable[[int, int], None] | None = None
+    ) -> Exported:
+        """Export as `export` does, whoever's the pauses are: for who runs the ledger."""
+        return await self._export(None, command, progress)
+
+    async def _export(
+        self, scope: Scope | None, command: ExportCommand, progress: Callable[[int, int], None] | None
+    ) -> Exported:
+        _, pauses, _ = self._open_or_say()
+        signer = self._signer()
+        key = require_key(signer.verifier if signer else None)
+        rows, mapper = sealed_rows(self.recorder), pauses.mapper
+        export = Export(self.recorder, rows, mapper, key, scope=scope, command=command, progress=progress)
+        assert self._executor is not None  # noqa: S101 - made on entry
+        return await self._executor(export.run)
 
     def owed(self, scope: Scope) -> AsyncIterator[Stranded]:
         """Go through the turns of a scope that are ready, stalled or left by a dead worker, for a worker to `recover`.

@@ -94,7 +94,7 @@ def test_the_file_alone_verifies_with_none_of_ours_at_hand(made, tmp_path):
     assert subprocess.run(command, check=False, capture_output=True, text=True).returncode == 5
     source = copy.read_text()
     assert "import pauseledger" not in source
-    assert sum(bool(line.strip()) for line in source.splitlines()) <= 200
+    assert sum(bool(line.strip()) for line in source.splitlines()) <= 220
 
 
 @pytest.mark.parametrize("column", ["stream", "version", "topic", "before", "state", "leaf_index"])

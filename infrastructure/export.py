@@ -1,0 +1,379 @@
+"""Exports evidence bundles: rows, proofs and a head for an auditor's machine, and the same told for people."""
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self, TextIO
+from uuid import UUID
+
+from eventsourcing.persistence import Notification
+
+from ..domain.axes import Scope
+from ..domain.content import SALT_BYTES
+from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew, RequestMissing
+from ..domain.facts import Answered, Fact, contents_of
+from ..domain.sentences import signature, tell
+from . import verify
+from .export_picked import Chosen, Pick, Picked, Progress
+from .export_readme import readme, title
+from .export_report import Report
+from .headers import Log, json_object
+from .mapper import FactMapper, stored_digest
+from .merkle import inclusion_proof
+from .notes import Checkpoint, Proof, Verifier, hashes_as_text
+from .sealed import NO_HEAD, SealedRows
+from .sealer import prove_consistency
+from .store import LedgerRecorder
+
+#: Rows read whole at a time; each may hold a turn of 4 MiB.
+_WHOLE = 32
+#: Cells that begin so are taken for formulas by spreadsheets.
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+_COLUMNS = (
+    "leaf_index", "position", "at", "pause", "stream", "version", "topic", "sentence", "signed_by", "signed_at",
+    "meaning", "digest",
+)  # fmt: skip
+#: In an archive everything stands in this folder, with this time.
+_INSIDE, _TIME = "evidence", (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCommand:
+    """What to export, and where to.
+
+    Attributes:
+        out: A folder that is not there or empty, or a file ending in `.zip` that is not there.
+        pause: Of this pause alone.
+        session_id: Of this session alone.
+        run_id: Of this run of the session alone.
+        begins, ends: Of pauses in which something happened from `begins` on, and before `ends` (with their zones); each
+            is told from its beginning up to `ends`.
+        content: Tell what people wrote in sentences and tables too. Its digests are always told.
+        report: Make a printable report, which needs fpdf2 (the extra `report`).
+        font: The report's TrueType or OpenType font; without one it is printed in one of Western Europe.
+        kept: Older heads that whoever verifies has kept: it is proved that the log still begins with them.
+
+    Raises:
+        InteractionConfigurationError: it does not say what it means.
+    """
+
+    out: Path
+    pause: UUID | None = None
+    session_id: str | None = None
+    run_id: str | None = None
+    begins: datetime | None = None
+    ends: datetime | None = None
+    content: bool = False
+    report: bool = True
+    font: Path | None = None
+    kept: Sequence[str] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.run_id is not None and self.session_id is None:
+            raise InteractionConfigurationError("a run is one of a session; give its session as well")
+        if self.pause is not None and self.session_id is not None:
+            raise InteractionConfigurationError("give a pause or a session, not both")
+        if any(one is not None and one.tzinfo is None for one in (self.begins, self.ends)):
+            raise InteractionConfigurationError("a period begins and ends at times with their zones")
+        if self.begins is not None and self.ends is not None and self.begins >= self.ends:
+            raise InteractionConfigurationError("a period ends after it begins; give them the other way round")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export came to.
+
+    Attributes:
+        pauses, rows, proofs: How many are in the bundle.
+        size: How many leaves the head has under which all of it is proved.
+        unsealed: How many facts belong into it and are not under that head yet; they are not in it.
+    """
+
+    out: Path
+    pauses: int
+    rows: int
+    proofs: int
+    size: int
+    unsealed: int
+
+
+class Export:
+    """One export, of one scope or (None) of all tenants. Blocks; holds a batch of rows, whatever the number of them.
+
+    Raises (every method):
+        StoreUnavailable: the store could not speak.
+        Unproved: what is sealed does not hold together; nothing is exported.
+        RequestMissing: there is no such pause.
+        InteractionConfigurationError: there is nothing to export, or nowhere to put it.
+    """
+
+    def __init__(
+        self,
+        recorder: LedgerRecorder,
+        rows: SealedRows,
+        mapper: FactMapper,
+        key: Verifier,
+        *,
+        scope: Scope | None,
+        command: ExportCommand,
+        progress: Progress | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._rows = rows
+        self._mapper = mapper
+        self._ledger = recorder.identity().ledger_id
+        self._key = key
+        self._chosen = Chosen(scope, command.pause, command.session_id, command.run_id, command.begins, command.ends)
+        self._command = command
+        self._progress = progress
+
+    def run(self) -> Exported:
+        """Make the bundle; where it fails, nothing is left behind."""
+        out = self._command.out
+        if out.exists() and not (out.is_dir() and out.suffix != ".zip" and not any(out.iterdir())):
+            raise InteractionConfigurationError(f"{out} is there already, and not empty; give another place")
+        newest = self._rows.newest_head()
+        if newest is None:
+            raise InteractionConfigurationError(NO_HEAD)
+        head = Checkpoint.open(newest.checkpoint, [self._key])
+        with Picked(self._chosen, head.size) as picked:
+            picked.walk(self._rows, Log(self._recorder, self._mapper, self._ledger), self._progress)
+            self._require_something(picked)
+            with _placed(out) as folder:
+                proofs = self._write(folder, newest.checkpoint, head, picked)
+            return Exported(out, picked.pauses, picked.rows, proofs, head.size, picked.unsealed)
+
+    def _require_something(self, picked: Picked) -> None:
+        if picked.of_pauses:
+            return
+        if picked.unsealed:
+            raise InteractionConfigurationError(
+                "what was asked for is not under the newest head yet; run `pauseledger seal`, or export with --seal"
+            )
+        if self._chosen.pause is not None and self._chosen.begins is None and self._chosen.ends is None:
+            raise RequestMissing(self._chosen.pause)
+        raise InteractionConfigurationError(
+            "nothing was found; look at the tenant, the session, the run, and at the period with its zone"
+        )
+
+    def _write(self, folder: Path, checkpoint: str, head: Checkpoint, picked: Picked) -> int:
+        (folder / "head.txt").write_text(checkpoint, "utf-8")
+        (folder / "public-key.txt").write_text(f"{self._key}\n", "utf-8")
+        shutil.copyfile(verify.__file__, folder / "verify.py")
+        for kept in self._command.kept:
+            older = Checkpoint.of(kept)
+            (folder / "consistency").mkdir(exist_ok=True)
+            path = prove_consistency(self._rows, older, head)
+            (folder / "consistency" / f"{older.size}.txt").write_text(hashes_as_text(path), "utf-8")
+        telling = title(self._ledger, self._chosen, head.size, picked)
+        with _People(folder, telling, self._command) as people:
+            proofs = self._write_rows(folder, checkpoint, head.size, picked, people)
+        (folder / "README.md").write_text(
+            readme(telling, picked, self._command.kept, content=self._command.content), "utf-8"
+        )
+        _sum_up(folder)
+        return proofs
+
+    def _write_rows(self, folder: Path, checkpoint: str, size: int, picked: Picked, people: "_People") -> int:
+        node, proofs, done, total = self._rows.node(size), 0, 0, picked.rows
+        (folder / "proofs").mkdir()
+        picks = iter(picked)
+        with (
+            _opened(folder / verify.CHAINED) as chained,
+            _opened(folder / verify.BESIDE) as beside,
+        ):
+            while some := list(islice(picks, _WHOLE)):
+                for pick, row in zip(some, self._whole(some), strict=True):
+                    fact = self._read(row)
+                    told = self._told(pick, row, fact)
+                    (beside if pick.beside else chained).write(json.dumps(told, separators=(",", ":")) + "\n")
+                    people.tell(told, fact)
+                    if pick.proof:
+                        proof = Proof(pick.leaf, inclusion_proof(node, pick.leaf, size), checkpoint)
+                        (folder / "proofs" / f"{pick.leaf}.tlog-proof").write_text(proof.text(), "utf-8")
+                        proofs += 1
+                done += len(some)
+                if self._progress is not None:
+                    self._progress(done, total)
+        if not (folder / verify.BESIDE).stat().st_size:
+            (folder / verify.BESIDE).unlink()
+        return proofs
+
+    def _whole(self, picks: Sequence[Pick]) -> list[Notification]:
+        """Read rows whole: by one question where they stand close together, else one by one."""
+        positions = {pick.position for pick in picks}
+        first, last = min(positions), max(positions)
+        if last - first < 2 * _WHOLE:
+            near = self._recorder.select_notifications(first, last - first + 1, last)
+            found = {row.id: row for row in near if row.id in positions}
+        else:
+            found = {at: row for at in positions for row in self._recorder.select_notifications(at, 1, at)}
+        return [found[pick.position] for pick in picks]
+
+    def _told(self, pick: Pick, row: Notification, fact: Fact | None) -> dict[str, Any]:
+        state, before = bytes(row.state), pick.before
+        if before is None:
+            before = bytes(32) if pick.version == 1 else self._digest_of(pick.stream, pick.version - 1)
+        try:
+            header = json_object(self._mapper.header(row))
+        except (LedgerCorrupt, ValueError):
+            header = {}
+        told = {
+            "leaf_index": pick.leaf,
+            "position": pick.position,
+            "stream": str(pick.stream),
+            "version": pick.version,
+            "topic": row.topic,
+            "before": before.hex(),
+            "state": b64encode(state).decode(),
+            "digest": stored_digest(state).hex(),
+            "pause": header.get("pause"),
+            "at": header.get("at"),
+            "sentence": _sentence(row, fact, content=self._command.content),
+            "fact": header,
+        }
+        return {**told, "contents": _contents(fact)} if self._command.content else told
+
+    def _digest_of(self, stream: UUID, version: int) -> bytes:
+        found = self._recorder.select_events(stream, gt=version - 1, lte=version)
+        return stored_digest(bytes(found[0].state)) if found else bytes(32)
+
+    def _read(self, row: Notification) -> Fact | None:
+        try:
+            fact: Fact = self._mapper.to_domain_event(row)
+        except (LedgerTooNew, LedgerCorrupt):
+            return None
+        return fact
+
+
+class _People:
+    """What a bundle holds for people: the table and the report."""
+
+    def __init__(self, folder: Path, telling: Sequence[str], command: ExportCommand) -> None:
+        self._report = Report(folder, telling, command.font) if command.report else None
+        self._table = (folder / "facts.csv").open("w", encoding="utf-8", newline="")
+        self._csv = csv.writer(self._table)
+        self._csv.writerow(_COLUMNS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._table.close()
+        if self._report is not None:
+            self._report.close()
+
+    def tell(self, told: dict[str, Any], fact: Fact | None) -> None:
+        """Tell one fact."""
+        signed = signature(fact) if isinstance(fact, Answered) else ("", "", "")
+        cells = {**told, **dict(zip(("signed_by", "signed_at", "meaning"), signed, strict=True))}
+        self._csv.writerow([_cell(cells[name]) for name in _COLUMNS])
+        if self._report is None:
+            return
+        lines = [told["sentence"], f"pause {told['pause']}, leaf {told['leaf_index']}, digest {told['digest']}"]
+        if isinstance(fact, Answered):
+            lines += [
+                f"SIGNED BY  {signed[0]}",
+                f"DATE, TIME {signed[1]}",
+                f"MEANING    {signed[2]}",
+                f"OF         what was shown, digest {fact.shown}; the answer, digest {fact.response.digest}",
+            ]
+        self._report.add(lines, None if fact is None else fact.at)
+
+
+def _sentence(row: Notification, fact: Fact | None, *, content: bool) -> str:
+    if fact is None:
+        return f"{row.topic} cannot be read by this version; its bytes are here as they were stored."
+    return tell(fact, content=content)
+
+
+def _contents(fact: Fact | None) -> list[dict[str, Any]]:
+    """Tell what people wrote, with its salt: SHA-256 over salt and text is the digest in the header."""
+    told = []
+    for one in contents_of(fact):
+        body = one.body() if one.intact else None
+        text = None if body is None else body[SALT_BYTES:].decode(errors="replace")
+        salt = None if body is None else body[:SALT_BYTES].hex()
+        told.append({"digest": one.digest, "media_type": one.media_type, "salt": salt, "text": text})
+    return told
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
+
+
+def _opened(path: Path) -> TextIO:
+    return path.open("w", encoding="utf-8", newline="\n")
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """List the files of a folder in one order everywhere."""
+    yield from sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _sum_up(folder: Path) -> None:
+    """Write the digest of each file, as `sha256sum` does."""
+    lines = []
+    for name in _files(folder):
+        with (folder / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    (folder / "SHA256SUMS").write_bytes("".join(lines).encode())
+
+
+@contextmanager
+def _placed(out: Path) -> Iterator[Path]:
+    """Lend a folder beside the place meant, and move it there whole, or as an archive; nothing half is ever there."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".export-", dir=out.parent))
+    except OSError as failed:
+        raise InteractionConfigurationError(f"cannot write beside {out}: {failed.strerror}") from None
+    try:
+        folder = aside / _INSIDE
+        folder.mkdir()
+        yield folder
+        if out.suffix == ".zip":
+            _pack(folder, aside / "packed")
+            (aside / "packed").rename(out)
+        else:
+            folder.rename(out)
+    except OSError as failed:
+        raise InteractionConfigurationError(f"cannot write {out}: {failed.strerror}; nothing is left of it") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _pack(folder: Path, to: Path) -> None:
+    """Put a folder into an archive, uncompressed: what a compressor makes differs from one machine to the next."""
+    descriptor = os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for name in _files(folder):
+            entry = zipfile.ZipInfo(f"{_INSIDE}/{name}", _TIME)
+            entry.external_attr, entry.create_system = 0o644 << 16, 3
+            entry.file_size = (folder / name).stat().st_size
+            with (folder / name).open("rb") as source, archive.open(entry, "w") as target:
+                shutil.copyfileobj(source, target)
+
+
+def require_key(key: Verifier | None) -> Verifier:
+    """Give the key that heads are verified with.
+
+    Raises:
+        InteractionConfigurationError: there is none.
+    """
+    if key is None:
+        raise InteractionConfigurationError(
+            "there is no log key here; give its public key (--public-key FILE), as `pauseledger keys log` prints it"
+        )
+    return key
