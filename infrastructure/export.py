@@ -41,8 +41,8 @@ _WHOLE = 32
 #: Cells that begin so are taken for formulas by spreadsheets.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 _COLUMNS = (
-    "leaf_index", "position", "at", "pause", "stream", "version", "topic", "sentence", "signed_by", "signed_at",
-    "meaning", "digest",
+    "leaf_index", "position", "at", "tenant", "session_id", "run_id", "pause", "stream", "version", "topic", "sentence",
+    "signed_by", "signed_at", "meaning", "digest",
 )  # fmt: skip
 #: In an archive everything stands in this folder, with this time.
 _INSIDE, _TIME = "evidence", (1980, 1, 1, 0, 0, 0)
@@ -277,7 +277,14 @@ class _People:
     def tell(self, told: dict[str, Any], fact: Fact | None) -> None:
         """Tell one fact."""
         signed = signature(fact) if isinstance(fact, Answered) else ("", "", "")
-        cells = {**told, **dict(zip(("signed_by", "signed_at", "meaning"), signed, strict=True))}
+        header = told["fact"]
+        cells = {
+            **told,
+            **dict(zip(("signed_by", "signed_at", "meaning"), signed, strict=True)),
+            "tenant": (header.get("scope") or {}).get("tenant_id"),
+            "session_id": header.get("session_id"),
+            "run_id": header.get("run_id"),
+        }
         self._csv.writerow([_cell(cells[name]) for name in _COLUMNS])
         if self._report is None:
             return

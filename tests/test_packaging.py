@@ -96,7 +96,12 @@ def test_a_wheel_brings_one_top_level_package_and_disturbs_no_other(wheel, tmp_p
         archive.extractall(site)
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"pauseledger"}
-    for shipped in ("py.typed", "infrastructure/sqlite.sql", "infrastructure/postgres.sql"):
+    for shipped in (
+        "py.typed",
+        "infrastructure/sqlite.sql",
+        "infrastructure/postgres.sql",
+        "infrastructure/export_readme.md",
+    ):
         assert f"pauseledger/{shipped}" in names
     assert any(name.startswith("pauseledger/infrastructure/turns/") and name.endswith(".json") for name in names)
     assert not any(part in name for name in names for part in ("/tests/", "conftest", "/benchmarks/"))

@@ -57,11 +57,12 @@ async def test_the_auditors_role_checks_and_proves_and_each_reading_is_on_record
         ledger.notary(make_key=True).seal()
     monkeypatch.setenv("PAUSELEDGER_STORE", auditor)
     monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
-    for command in (("check",), ("head",), ("prove", str(one.receipt.pause_id))):
+    export = ("export", "--pause", str(one.receipt.pause_id), "--out", str(tmp_path / "bundle"))
+    for command in (("check",), ("head",), ("prove", str(one.receipt.pause_id)), export):
         assert await asyncio.to_thread(run, [*command, "--auditor", "ada", "--json"]) == 0
     with psycopg.connect(pg_dsn) as owner:
         topics = owner.execute("SELECT topic FROM pauseledger.stored_events ORDER BY notification_id").fetchall()
-    assert [topic for (topic,) in topics][-3:] == ["audit.read@1"] * 3
+    assert [topic for (topic,) in topics][-4:] == ["audit.read@1"] * 4
 
 
 def test_the_auditors_role_writes_nothing_else(pg_dsn, auditor):
