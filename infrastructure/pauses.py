@@ -293,11 +293,13 @@ class EventSourcedPauses:
         new = {fact.pause for fact in facts if isinstance(fact, Paused)}
         return await self._sealing_of(pauses - new, new)
 
-    async def _sealing_of(self, pauses: Collection[UUID], new: Collection[UUID] = ()) -> Sealing:
+    async def _sealing_of(
+        self, pauses: Collection[UUID], new: Collection[UUID] = (), *, making: bool = True
+    ) -> Sealing:
         unknown = self.vault.unknown(pauses)
         if unknown:
             self.vault.learn(unknown, await self._streams.vault(unknown))
-        return self.vault.sealing(pauses, new)
+        return self.vault.sealing(pauses, new, making=making)
 
     async def _append(self, facts: Sequence[Fact], sealing: Sealing) -> tuple[Fact, ...]:
         paused = [fact for fact in facts if isinstance(fact, Paused)]
@@ -452,7 +454,9 @@ class EventSourcedPauses:
         writes = [refusal.write for refusal in batch]
         for _ in range(RELOADS):
             tail = self._tails.pop(stream, None) or await self._tail(stream)
-            sealing = await self._sealing_of({refusal.of for refusal in batch if refusal.of is not None})
+            # No keys are made here: a transaction of a host's may hold the place of those that come with the pause.
+            pauses = {refusal.of for refusal in batch if refusal.of is not None}
+            sealing = await self._sealing_of(pauses, making=False)
             facts, after = self._chained(tail, writes, sealing)
             chain = [fact for fact in facts if fact is not None]
             with suppress(VersionConflict):

@@ -282,8 +282,10 @@ class Vault:
         known = {pause: self._known.get(pause) for pause in pauses}
         return [pause for pause, at in known.items() if at is None or at[0] < oldest]
 
-    def sealing(self, pauses: Iterable[UUID], new: Iterable[UUID] = ()) -> Sealing:
+    def sealing(self, pauses: Iterable[UUID], new: Iterable[UUID] = (), *, making: bool = True) -> Sealing:
         """Give the keys of these pauses, and make them for those that have none; `new` ones were never stored.
+
+        Without `making` those that have none go without, and what needs a key is left out.
 
         Raises:
             InteractionConfigurationError: texts are encrypted in this ledger, and the keys for that are not here.
@@ -301,7 +303,7 @@ class Vault:
                 keys[pause] = known[1]
             else:
                 keys[pause] = PauseKeys(None, None, None)
-        for pause in [pause for pause, one in keys.items() if one.row is None]:
+        for pause in [pause for pause, one in keys.items() if making and one.row is None]:
             keys[pause] = self._make(pause)
             row = keys[pause].row
             assert row is not None  # noqa: S101 - it was just made
