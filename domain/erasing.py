@@ -45,6 +45,10 @@ class ErasureEnded(Fact):
     by: ActorRecord
 
 
+#: The facts of each pause's stream of erasures.
+Told = dict[UUID, list[Fact]]
+
+
 @dataclass(frozen=True, slots=True)
 class Erased:
     """What an erasure came to.
@@ -95,10 +99,11 @@ class Erasing:
         standing = await vault.standing(ids, self.kind)
         if any(one not in standing for one in ids) or _in_clear(round_):
             raise NotErasable(self.pause)
-        pending = await self._pending(ids)
+        told = await self._told(ids)
+        pending = self._pending(told)
         if not any(standing.values()) and not pending:
             return Erased(ids, self.kind, existing=True)
-        await self._order(round_, [one for one in ids if standing[one] and one not in pending])
+        await self._order(round_, told, [one for one in ids if standing[one] and one not in pending])
         try:
             # A hold that was placed before the order stands in front of it; one placed later comes too late.
             await self._require_free(round_)
@@ -121,12 +126,10 @@ class Erasing:
         custody = await custody_read(self.services, round_.lead.paused.scope)
         custody.require_free(round_, self.services.pauses.now())
 
-    async def _order(self, round_: Round, pauses: Sequence[UUID]) -> None:
+    async def _order(self, round_: Round, told: Told, pauses: Sequence[UUID]) -> None:
         facts: list[Fact] = [*self._closing(round_)] if self.kind == "content" else []
-        for pause in round_.pauses:
-            if pause.id in pauses:
-                last = await self._last(pause.id)
-                facts.append(self._fact(ErasureOrdered, round_, pause.id, last, kind=self.kind, reason=self.reason))
+        said = {"kind": self.kind, "reason": self.reason}
+        facts += [self._fact(ErasureOrdered, round_, pause, told, **said) for pause in pauses]
         if facts:
             await self.services.pauses.append(facts)
 
@@ -146,32 +149,36 @@ class Erasing:
 
     async def _end(self, pauses: Sequence[UUID], outcome: Literal["destroyed", "held"]) -> None:
         """Record what became of every order that has not ended; of two that erase at once one does."""
-        round_ = await self._round()
-        ended: list[Fact] = []
-        for pause, order in (await self._pending(pauses)).items():
-            last = await self._last(pause)
-            said = {"kind": self.kind, "ordered": order, "outcome": outcome}
-            ended.append(self._fact(ErasureEnded, round_, pause, last, **said))
+        round_, told = await self._round(), await self._told(pauses)
+        ended = [
+            self._fact(ErasureEnded, round_, pause, told, kind=self.kind, ordered=order, outcome=outcome)
+            for pause, order in self._pending(told).items()
+        ]
         if ended:
             await self.services.pauses.append(ended)
 
-    async def _pending(self, pauses: Sequence[UUID]) -> dict[UUID, int]:
-        """Find the orders that have not ended: by pause, the version of the order."""
+    async def _told(self, pauses: Sequence[UUID]) -> Told:
+        """Read what stands about erasing these pauses. What is decided on it is appended behind it, or conflicts."""
         streams = {self.services.identity.erasures(pause): pause for pause in pauses}
-        pending: dict[UUID, int] = {}
+        told: Told = {pause: [] for pause in pauses}
         for fact in await self.services.pauses.story(list(streams)):
-            if isinstance(fact, ErasureOrdered) and fact.kind == self.kind:
-                pending[streams[fact.originator_id]] = fact.originator_version
-            elif isinstance(fact, ErasureEnded) and fact.kind == self.kind:
-                pending.pop(streams[fact.originator_id], None)
+            told[streams[fact.originator_id]].append(fact)
+        return told
+
+    def _pending(self, told: Told) -> dict[UUID, int]:
+        """Find the orders that have not ended: by pause, the version of the order."""
+        pending: dict[UUID, int] = {}
+        for pause, facts in told.items():
+            for fact in facts:
+                if isinstance(fact, ErasureOrdered) and fact.kind == self.kind:
+                    pending[pause] = fact.originator_version
+                elif isinstance(fact, ErasureEnded) and fact.kind == self.kind:
+                    pending.pop(pause, None)
         return pending
 
-    async def _last(self, pause: UUID) -> Fact | None:
-        facts = await self.services.pauses.story([self.services.identity.erasures(pause)])
-        return facts[-1] if facts else None
-
-    def _fact(self, named: type[Fact], round_: Round, pause: UUID, last: Fact | None, **fields: object) -> Fact:
+    def _fact(self, named: type[Fact], round_: Round, pause: UUID, told: Told, **fields: object) -> Fact:
         scope = round_.of(pause).paused.scope
+        last = told[pause][-1] if told[pause] else None
         after = After(self.services.identity.erasures(pause), pause, scope, last)
         return after.write(self.services, named, self.services.stamp().attempt, by=self.by, **fields)
 

@@ -334,7 +334,7 @@ async def test_a_check_finds_what_was_destroyed_or_lost_in_the_vault(stage, ledg
     assert (unordered.stream, "nobody ordered it" in unordered.says) == (other.pause_id, True)
     assert (await refusal(stage, other.redeem(), RequestErased)).step == 3, "nothing was burned"
     order = Erasing(ledger.capability._services, other.pause_id, "person", "gdpr-17", OLGA)
-    await order._order(await order._round(), [other.pause_id])
+    await order._order(await order._round(), await order._told([other.pause_id]), [other.pause_id])
     assert [("ordered and has not ended" in fault.says) for fault in vault_faults(ledger.recorder)] == [False, True]
     if stage.memory is not None:
         stage.memory._vault.clear()
