@@ -134,7 +134,7 @@ class Export:
         self._mapper = mapper
         self._ledger = recorder.identity().ledger_id
         self._key = key
-        self._chosen = Chosen(scope, command.pause, command.session_id, command.run_id, command.begins, command.ends)
+        self._scope = scope
         self._command = command
         self._progress = progress
 
@@ -147,12 +147,25 @@ class Export:
         if newest is None:
             raise InteractionConfigurationError(NO_HEAD)
         head = Checkpoint.open(newest.checkpoint, [self._key])
-        with Picked(self._chosen, head.size) as picked:
+        chosen = self._choose()
+        with Picked(chosen, head.size) as picked:
             picked.walk(self._rows, Log(self._recorder, self._mapper, self._ledger), self._progress)
             self._require_something(picked)
             with _placed(out) as folder:
-                proofs = self._write(folder, newest.checkpoint, head, picked)
+                telling = title(self._ledger, chosen, head.size, picked)
+                proofs = self._write(folder, newest.checkpoint, head, picked, telling)
             return Exported(out, picked.pauses, picked.rows, proofs, head.size, picked.unsealed)
+
+    def _choose(self) -> Chosen:
+        """Say what is chosen; a pause alone is of its own tenant, whose rules go with it."""
+        command, scope = self._command, self._scope
+        if scope is None and command.pause is not None:
+            rows = self._recorder.load([command.pause]).rows
+            if not rows:
+                raise RequestMissing(command.pause)
+            fact = self._read(rows[0])
+            scope = None if fact is None else fact.scope
+        return Chosen(scope, command.pause, command.session_id, command.run_id, command.begins, command.ends)
 
     def _require_something(self, picked: Picked) -> None:
         if picked.of_pauses:
@@ -161,13 +174,14 @@ class Export:
             raise InteractionConfigurationError(
                 "what was asked for is not under the newest head yet; run `pauseledger seal`, or export with --seal"
             )
-        if self._chosen.pause is not None and self._chosen.begins is None and self._chosen.ends is None:
-            raise RequestMissing(self._chosen.pause)
+        command = self._command
+        if command.pause is not None and command.begins is None and command.ends is None:
+            raise RequestMissing(command.pause)
         raise InteractionConfigurationError(
             "nothing was found; look at the tenant, the session, the run, and at the period with its zone"
         )
 
-    def _write(self, folder: Path, checkpoint: str, head: Checkpoint, picked: Picked) -> int:
+    def _write(self, folder: Path, checkpoint: str, head: Checkpoint, picked: Picked, telling: Sequence[str]) -> int:
         (folder / "head.txt").write_text(checkpoint, "utf-8")
         (folder / "public-key.txt").write_text(f"{self._key}\n", "utf-8")
         shutil.copyfile(verify.__file__, folder / "verify.py")
@@ -176,7 +190,6 @@ class Export:
             (folder / "consistency").mkdir(exist_ok=True)
             path = prove_consistency(self._rows, older, head)
             (folder / "consistency" / f"{older.size}.txt").write_text(hashes_as_text(path), "utf-8")
-        telling = title(self._ledger, self._chosen, head.size, picked)
         with _People(folder, telling, self._command) as people:
             proofs = self._write_rows(folder, checkpoint, head.size, picked, people)
         (folder / "README.md").write_text(

@@ -31,22 +31,26 @@ def title(ledger: UUID, chosen: Chosen, size: int, picked: Picked) -> list[str]:
 
 
 def _about(chosen: Chosen) -> Iterator[str]:
-    # Whatever a host chose is quoted, in ASCII alone: nothing in it can be taken for the page's own words.
     scope = chosen.scope
     if scope is None:
-        yield "all tenants" if chosen.pause is None else "whichever tenant it is of"
+        yield "all tenants"
     else:
-        yield f"tenant {json.dumps(scope.tenant_id)}"
+        yield f"tenant {_quoted(scope.tenant_id)}"
         for what, part in (("sub-tenant", scope.sub_tenant_id), ("namespace", scope.namespace)):
-            yield f"no {what}" if part is None else f"{what} {json.dumps(part)}"
+            yield f"no {what}" if part is None else f"{what} {_quoted(part)}"
     if chosen.pause is not None:
         yield f"pause {chosen.pause}"
     for what, named in (("session", chosen.session_id), ("run", chosen.run_id)):
         if named is not None:
-            yield f"{what} {json.dumps(named)}"
+            yield f"{what} {_quoted(named)}"
     for what, at in (("from", chosen.begins), ("before", chosen.ends)):
         if at is not None:
             yield f"{what} {rfc3339(at)}"
+
+
+def _quoted(chosen: str) -> str:
+    """Quote what a host chose, so that nothing in it is taken for the page's own words or marks."""
+    return "`{}`".format(json.dumps(chosen).replace("`", "\\u0060"))
 
 
 def _unsealed(count: int) -> str:

@@ -385,6 +385,9 @@ def operator(made, monkeypatch, capsys):
 def test_the_command_line_exports_and_says_what_is_in_it(made, operator, tmp_path):
     code, told = operator("export", "--pause", made.pauses["one"], "--out", tmp_path / "one.zip", "--content")
     assert (code, told["outcome"], told["pauses"], told["unsealed"]) == (0, "exported", 1, 0)
+    with zipfile.ZipFile(tmp_path / "one.zip") as archive:
+        assert b'"topic":"hold.placed@1"' in archive.read("evidence/beside.jsonl")
+        assert b'About tenant `"acme"`, no sub-tenant' in archive.read("evidence/README.md")
     (tmp_path / "kept").write_text(made.older)
     period = ("--from", "2020-01-01T00:00:00Z", "--to", made.between.isoformat())
     chosen = ("--tenant", "acme", "--session", "session-1", "--run", "run-1", *period)
