@@ -103,6 +103,7 @@ from .domain.rehydration import NOT_ANSWERED, NOT_DISPATCHED, rehydrate
 from .domain.switches import SURFACES, MemorySwitches
 from .domain.turn import CheckpointReference, PausedTurn, Turn
 from .infrastructure.events import EventPage
+from .infrastructure.export import ExportCommand, Exported
 from .infrastructure.joined import Joined
 from .infrastructure.settings import LedgerSettings
 from .infrastructure.wiring import Ledger, open_ledger
@@ -141,6 +142,8 @@ __all__ = [
     "DoorReport",
     "Envelope",
     "EventPage",
+    "ExportCommand",
+    "Exported",
     "Governed",
     "HumanInteractionCapability",
     "Inbox",

@@ -361,7 +361,7 @@ def _placed(out: Path) -> Iterator[Path]:
         raise InteractionConfigurationError(f"cannot write beside {out}: {failed.strerror}") from None
     try:
         folder = aside / _INSIDE
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
         yield folder
         if out.suffix == ".zip":
             _pack(folder, aside / "packed")

@@ -15,8 +15,8 @@ from ..domain.sentences import harmless
 if TYPE_CHECKING:
     from fpdf import FPDF
 
-#: A volume holds so many facts: fpdf2 keeps a document in memory until it is written.
-VOLUME = 2000
+#: A volume holds so many facts, and about so many characters: fpdf2 keeps a document in memory until it is written.
+VOLUME, _LONG = 2000, 1 << 21
 #: Characters that fit a line of A4 in Courier of 8 points.
 _WIDE = 108
 _SIZE, _HEIGHT = 8, 4.0
@@ -52,7 +52,7 @@ class Report:
         self._font = font
         self._glyphs = None if font is None else _glyphs(font)
         self._title = [*title, _WITHOUT if font is None else _WITH]
-        self._volumes = self._facts = 0
+        self._volumes = self._facts = self._length = 0
         self._at = _NO_TIME
         self._page: FPDF | None = None
 
@@ -65,12 +65,14 @@ class Report:
             self._write(page, line if not number else f"    {line}")
         self._at = self._at if at is None else at
         self._facts += 1
-        if self._facts % VOLUME == 0:
+        self._length += sum(map(len, lines))
+        if self._facts >= VOLUME or self._length >= _LONG:
             self.close()
 
     def close(self) -> None:
         """Write the volume that is begun."""
         page, self._page = self._page, None
+        self._facts = self._length = 0
         if page is None:
             return
         page.set_creation_date(self._at)

@@ -22,9 +22,9 @@ import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.ttLib.tables._g_l_y_f import Glyph
 from pauseledger.domain.commands import PresentCommand
-from pauseledger.infrastructure import verify
+from pauseledger.infrastructure import export_report, verify
 from pauseledger.infrastructure.cli import run
-from pauseledger.infrastructure.export import ExportCommand, _cell
+from pauseledger.infrastructure.export import _cell
 from pauseledger.infrastructure.log_key import log_signer
 from pauseledger.infrastructure.merkle import Unproved
 from pauseledger.infrastructure.sealed import sealed_rows
@@ -52,7 +52,7 @@ class Made:
 
         async def inside():
             async with pl.open_ledger(self.url, self.settings) as ledger:
-                command = ExportCommand(out, **fields)
+                command = pl.ExportCommand(out, **fields)
                 if scope is None:
                     return await ledger.export_of_all_tenants(command)
                 return await ledger.export(scope, command)
@@ -302,6 +302,21 @@ def a_font(path, characters):
     return path
 
 
+def test_a_long_report_has_volumes(tmp_path, monkeypatch):
+    monkeypatch.setattr(export_report, "VOLUME", 3)
+    report = export_report.Report(tmp_path, ["About it."], None)
+    for number in range(7):
+        report.add([f"fact {number}"], datetime(2026, 1, 1 + number, tzinfo=UTC))
+    report.add(["x" * 3_000_000], None)
+    report.add(["the last"], None)
+    report.close()
+    told = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    holds = [b"fact 2", b"fact 5", b"fact 6", b"the last"]
+    assert [name for fact in holds for name, said in told.items() if fact in said] == sorted(told)
+    assert b"Volume 2" in told["report-002.pdf"]
+    assert b"D:20260106" in told["report-002.pdf"]
+
+
 def test_no_cell_of_the_table_is_a_formula(made, tmp_path):
     made.export(tmp_path / "bundle", RIVAL, report=False)
     with (tmp_path / "bundle" / "facts.csv").open(encoding="utf-8", newline="") as table:
@@ -450,7 +465,7 @@ def test_a_row_sealed_late_stands_behind_the_others_and_is_proved(tmp_path):
             sealing = Sealer(rows, origin_of(ledger.recorder.identity().ledger_id), signer)
             sealing.seal()
             sealing.seal()
-            exported = await ledger.export(ACME, ExportCommand(tmp_path / "bundle", report=False))
+            exported = await ledger.export(ACME, pl.ExportCommand(tmp_path / "bundle", report=False))
             return exported, str(signer.verifier)
 
     exported, key = asyncio.run(inside())
