@@ -46,6 +46,7 @@ _COLUMNS = (
 )  # fmt: skip
 #: In an archive everything stands in this folder, with this time.
 _INSIDE, _TIME = "evidence", (1980, 1, 1, 0, 0, 0)
+_SUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +191,18 @@ class Export:
             (folder / "consistency").mkdir(exist_ok=True)
             path = prove_consistency(self._rows, older, head)
             (folder / "consistency" / f"{older.size}.txt").write_text(hashes_as_text(path), "utf-8")
-        with _People(folder, telling, self._command) as people:
-            proofs = self._write_rows(folder, checkpoint, head.size, picked, people)
-        (folder / "README.md").write_text(
-            readme(telling, picked, self._command.kept, content=self._command.content), "utf-8"
-        )
-        _sum_up(folder)
-        return proofs
+        says = readme(telling, picked, self._command.kept, content=self._command.content)
+        (folder / "README.md").write_text(says, "utf-8")
+        with _Sums(folder) as sums:
+            with _People(folder, telling, self._command) as people:
+                self._write_rows(folder, checkpoint, head.size, picked, people, sums)
+            sums.add_others()
+            return sums.proofs
 
-    def _write_rows(self, folder: Path, checkpoint: str, size: int, picked: Picked, people: "_People") -> int:
-        node, proofs, done, total = self._rows.node(size), 0, 0, picked.rows
-        (folder / "proofs").mkdir()
+    def _write_rows(  # noqa: PLR0917 - one caller
+        self, folder: Path, checkpoint: str, size: int, picked: Picked, people: "_People", sums: "_Sums"
+    ) -> None:
+        node, done, total = self._rows.node(size), 0, picked.rows
         picks = iter(picked)
         with (
             _opened(folder / verify.CHAINED) as chained,
@@ -214,14 +216,12 @@ class Export:
                     people.tell(told, fact)
                     if pick.proof:
                         proof = Proof(pick.leaf, inclusion_proof(node, pick.leaf, size), checkpoint)
-                        (folder / "proofs" / f"{pick.leaf}.tlog-proof").write_text(proof.text(), "utf-8")
-                        proofs += 1
+                        sums.add_proof(pick.leaf, proof.text())
                 done += len(some)
                 if self._progress is not None:
                     self._progress(done, total)
         if not (folder / verify.BESIDE).stat().st_size:
             (folder / verify.BESIDE).unlink()
-        return proofs
 
     def _whole(self, picks: Sequence[Pick]) -> list[Notification]:
         """Read rows whole: by one question where they stand close together, else one by one."""
@@ -312,6 +312,48 @@ class _People:
         self._report.add(lines, None if fact is None else fact.at)
 
 
+class _Sums:
+    """Writes proofs, and `SHA256SUMS` as `sha256sum` does. There may be many proofs, so no list of them is held."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = _opened(folder / _SUMS)
+        (folder / "proofs").mkdir()
+        self.proofs = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add_proof(self, leaf: int, text: str) -> None:
+        """Write a proof."""
+        name, said = f"proofs/{leaf}.tlog-proof", text.encode()
+        (self._folder / name).write_bytes(said)
+        self._add(hashlib.sha256(said).hexdigest(), name)
+        self.proofs += 1
+
+    def add_others(self) -> None:
+        """Digest every other file, in one order everywhere."""
+        found = [path for path in self._folder.iterdir() if path.is_file() and path.name != _SUMS]
+        for path in sorted([*found, *self._folder.glob("consistency/*")]):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            self._add(digest, path.relative_to(self._folder).as_posix())
+
+    def _add(self, digest: str, name: str) -> None:
+        self._file.write(f"{digest}  {name}\n")
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Go through the files of a bundle, in the order of its sums."""
+    with (folder / _SUMS).open(encoding="utf-8") as sums:
+        for line in sums:
+            yield line.rstrip("\n").partition("  ")[2]
+    yield _SUMS
+
+
 def _sentence(row: Notification, fact: Fact | None, *, content: bool) -> str:
     if fact is None:
         return f"{row.topic} cannot be read by this version; its bytes are here as they were stored."
@@ -335,20 +377,6 @@ def _cell(value: Any) -> Any:
 
 def _opened(path: Path) -> TextIO:
     return path.open("w", encoding="utf-8", newline="\n")
-
-
-def _files(folder: Path) -> Iterator[str]:
-    """List the files of a folder in one order everywhere."""
-    yield from sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
-def _sum_up(folder: Path) -> None:
-    """Write the digest of each file, as `sha256sum` does."""
-    lines = []
-    for name in _files(folder):
-        with (folder / name).open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
-    (folder / "SHA256SUMS").write_bytes("".join(lines).encode())
 
 
 @contextmanager
@@ -378,7 +406,7 @@ def _pack(folder: Path, to: Path) -> None:
     """Put a folder into an archive, uncompressed: what a compressor makes differs from one machine to the next."""
     descriptor = os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-        for name in _files(folder):
+        for name in _names(folder):
             entry = zipfile.ZipInfo(f"{_INSIDE}/{name}", _TIME)
             entry.external_attr, entry.create_system = 0o644 << 16, 3
             entry.file_size = (folder / name).stat().st_size
