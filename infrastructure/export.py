@@ -81,6 +81,10 @@ class ExportCommand:
     kept: Sequence[str] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.out, Path):
+            raise InteractionConfigurationError(
+                "out must be a pathlib.Path: a new folder, or a new file ending in .zip"
+            )
         if self.run_id is not None and self.session_id is None:
             raise InteractionConfigurationError("a run is one of a session; give its session as well")
         if self.pause is not None and self.session_id is not None:

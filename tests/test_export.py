@@ -338,6 +338,8 @@ def test_what_cannot_be_exported_is_told_and_leaves_nothing_behind(made, tmp_pat
         made.export(out, begins=datetime(2020, 1, 1))  # noqa: DTZ001 - the point
     with pytest.raises(wrong, match="other way round"):
         made.export(out, begins=made.between, ends=made.between - timedelta(1))
+    with pytest.raises(wrong, match="pathlib"):
+        made.export(str(out))
     with pytest.raises(wrong, match="its session"):
         made.export(out, run_id="run-1")
     with pytest.raises(wrong, match="not both"):
