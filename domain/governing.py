@@ -46,7 +46,7 @@ class Governing:
         for _ in range(RELOADS):
             changes = await self._read(doubt)
             standing = newest(changes, interaction)
-            if self._same(standing, policy):
+            if self._same(standing, policy) and not (ends_earlier and self._lives_on(changes, interaction, policy)):
                 mine = standing is not None and standing.attempt == attempt
                 return _governed(interaction, standing, existing=not mine)
             try:
@@ -83,6 +83,16 @@ class Governing:
             and standing.policy.name == policy.name
             and standing.rules == rules_of(policy, self.services.identity.tag)
         )
+
+    def _lives_on(self, changes: Sequence[PolicyChanged], interaction: str, policy: Policy | None) -> bool:
+        """Tell whether another policy may still be answered under, because the changes since spared it."""
+        for change in reversed(changes):
+            if change.interaction == interaction:
+                if change.policy is not None and not self._same(change, policy):
+                    return True
+                if change.ends_earlier:
+                    return False
+        return False
 
     def _change(
         self,

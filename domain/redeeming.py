@@ -175,33 +175,38 @@ class Redemption:
         binding.judge(opened, self.axes, self.unstated)
 
     async def _presents_stored(self, pause: Pause) -> bool:
+        """Tell it from the answer alone: who presents it is for step 4, and steps 1 and 2 are still to be judged."""
         stored = stored_answer(pause)
         if self._kept(pause):
             return True
         if stored is None or self.command.response is STORED:
             return stored is not None
         try:
-            await self._judge_response(pause)
-            return self._validated is not None and stored.clear() == self._validated.canonical
+            return stored.clear() == (await self._validate(pause)).canonical
         except (ResponseInvalid, InteractionUnregistered, ContentAlteredError, ContentErasedError):
             return False
 
+    async def _validate(self, pause: Pause) -> GivenAnswer:
+        """Hold the answer against its schema and rules, once, however often the attempt judges again."""
+        if self._validated is None:
+            registered = registered_as_paused(self.services, pause)
+            self._validated = await validate_answer(self.services, registered, pause, self.command)
+        return self._validated
+
     async def _judge_response(self, pause: Pause) -> None:
-        """Step 4: authority first. The answer is validated once, however often the attempt judges again."""
+        """Step 4: authority first, then the answer, then whether its person has given another."""
         if self.command.response is STORED:
             return
         if pause.paused.policy is not None and not self._kept(pause):
             await Authorising(self.services, self.command).judge(pause)
         try:
-            if self._validated is None:
-                registered = registered_as_paused(self.services, pause)
-                self._validated = await validate_answer(self.services, registered, pause, self.command)
+            given = await self._validate(pause)
         except ResponseInvalid:
             # Whoever has answered already is told so first.
             quorum.judge_once(pause, self.services.record_of(self.command.answered_by), None)
             raise
         if pause.votes and not self._kept(pause) and not pause.consumed:
-            quorum.judge_once(pause, self._validated.fields["by"], self._validated.canonical)
+            quorum.judge_once(pause, given.fields["by"], given.canonical)
 
     async def _read_turn(self, found: Found, pause: Pause) -> None:
         """Step 5: the turn out of its durable checkpoint, read once."""

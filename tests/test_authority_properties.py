@@ -96,9 +96,11 @@ def principals(name):
 class Model:
     def __init__(self):
         self.policy, self.now, self.questions, self.seen = None, 0, [], {}
+        self.spared = set()
 
     def govern(self, policy, ends_earlier):
-        if policy != self.policy:
+        if policy != self.policy or (ends_earlier and self.spared - {policy, None}):
+            self.spared = {policy} if ends_earlier else {*self.spared, policy}
             self.policy = policy
             for question in self.questions:
                 question.ended = question.ended or (ends_earlier and question.policy is not None)

@@ -16,6 +16,7 @@ STRICT = Policy(name="strict", least_assurance="signed")
 LOOSE = Policy(name="loose")
 BY = Actor("carla")
 MARIA = Actor("maria")
+SIGNED = Actor("maria", assurance="signed")
 
 
 async def test_a_changed_policy_ends_what_was_asked_under_the_earlier_one(stage, ledger):
@@ -57,6 +58,35 @@ async def test_where_the_change_spares_earlier_pauses_each_is_judged_by_its_own_
     assert (await asked(ledger)).receipt.existing
     assert (await question.answer(answered_by=MARIA)).state == "answered"
     assert [change.revision for change in await ledger.capability.policies()] == [1, 2]
+
+
+@pytest.mark.parametrize("second", [STRICT, None])
+async def test_what_a_change_spared_is_ended_by_the_same_policy_said_again(stage, ledger, second):
+    govern = ledger.capability.govern
+    await govern("ask_user", LOOSE, by=BY)
+    question = await asked(ledger)
+    await govern("ask_user", second, by=BY, ends_earlier=False)
+    assert (await govern("ask_user", second, by=BY, ends_earlier=False)).existing
+    between = await asked(ledger, ask(occurrence=1))
+    assert not (await govern("ask_user", second, by=BY)).existing
+    await refusal(stage, question.answer(answered_by=MARIA), PolicyMismatch)
+    if second is None:
+        assert (await between.answer()).state == "answered"
+    else:
+        await refusal(stage, between.answer(answered_by=SIGNED), PolicyMismatch)
+    for _ in range(2):
+        assert (await govern("ask_user", second, by=BY)).existing
+    assert [change.ends_earlier for change in await ledger.capability.policies()] == [True, False, True]
+
+
+async def test_the_same_policy_spared_twice_ends_nothing_of_its_own(stage, ledger):
+    await ledger.capability.govern("ask_user", LOOSE, by=BY)
+    question = await asked(ledger)
+    for ends_earlier in (False, True):
+        assert (await ledger.capability.govern("ask_user", LOOSE, by=BY, ends_earlier=ends_earlier)).existing
+    await ledger.capability.govern("approval", STRICT, by=BY)
+    assert (await ledger.capability.govern("ask_user", LOOSE, by=BY)).existing
+    assert (await question.answer(answered_by=MARIA)).state == "answered"
 
 
 async def test_a_pause_without_a_policy_and_an_answer_that_is_stored_stay_as_they_are(stage, ledger):

@@ -5,10 +5,13 @@ from itertools import combinations
 
 import pytest
 from pauseledger import (
+    Actor,
+    ActorNotAllowed,
     AlreadyAnswered,
     CallMismatch,
     Interaction,
     InteractionUnregistered,
+    Policy,
     ReissueCommand,
     RequestMismatch,
     ResponseInvalid,
@@ -69,31 +72,37 @@ WRONG = [
     (2, "scope", ScopeMismatch),
     (2, "call", CallMismatch),
     (3, "request", RequestMismatch),
+    (4, "actor", ActorNotAllowed),
     (4, "unregistered", InteractionUnregistered),
     (4, "invalid", ResponseInvalid),
     (5, "turn", TurnMismatch),
     (6, "superseded", TokenSuperseded),
     (6, "answered", AlreadyAnswered),
 ]
-PAIRS = [(first, second) for first, second in combinations(WRONG, 2)]
+PAIRS = list(combinations(WRONG, 2))
+#: A window that is over is looked up in the stream before it refuses, and what stands there must not speak first.
+LOOKED_UP = [(WRONG[0], *others, WRONG[-1]) for size in (1, 2) for others in combinations(WRONG[1:-1], size)]
+ALLOWED = Actor("maria")
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a[1]} before {b[1]}" for a, b in PAIRS])
-async def test_of_two_things_wrong_the_earlier_step_names_it(tmp_path, first, second):
+@pytest.mark.parametrize(
+    "things", [*PAIRS, *LOOKED_UP], ids=lambda things: " before ".join(name for _, name, _ in things)
+)
+async def test_of_things_wrong_the_earliest_step_names_it(tmp_path, things):
     stage = Stage("memory:", tmp_path / "keys")
-    wrong = {first[1], second[1]}
+    wrong = {name for _, name, _ in things}
     async with AsyncExitStack() as opened:
         ledger = await opened.enter_async_context(stage.ledger(interactions=[pick()]))
+        await ledger.capability.govern("pick", Policy(name="maria", actors=["maria"]), by=Actor("carla"))
         question = await asked(ledger, interaction="pick", request={"n": 1}, closes_in=60)
         if "answered" in wrong:
-            await question.answer(1)
+            await question.answer(1, answered_by=ALLOWED)
         if "superseded" in wrong:
             await ledger.capability.reissue(ReissueCommand(question.pause_id, axes=question.axes, ends_earlier=True))
-        row = stage.rows()[0]
         if "request" in wrong:
-            stage.alter(row, garble_request)
+            stage.alter(stage.rows(question.pause_id)[0], garble_request)
         if "turn" in wrong:
-            stage.alter(stage.rows()[0], garble_turn)
+            stage.alter(stage.rows(question.pause_id)[0], garble_turn)
         known = [] if "unregistered" in wrong else [pick()]
         other = await opened.enter_async_context(stage.ledger(interactions=known))
         if "expired" in wrong:
@@ -102,4 +111,5 @@ async def test_of_two_things_wrong_the_earlier_step_names_it(tmp_path, first, se
             "call_2" if "call" in wrong else "call_1", **({"scope": AXES["scope"][1]} if "scope" in wrong else {})
         )
         response = "no number" if "invalid" in wrong else 2
-        await refusal(stage, question.at(other).redeem(response, axes=stated), first[2])
+        by = Actor("eve") if "actor" in wrong else ALLOWED
+        await refusal(stage, question.at(other).redeem(response, axes=stated, answered_by=by), things[0][2])

@@ -4,8 +4,15 @@ import pytest
 from pauseledger import (
     ASK_USER,
     STORED,
+    Actor,
+    ActorNotAllowed,
+    AnsweredTwice,
     LapseAnswer,
     LapseCommand,
+    Policy,
+    PolicyMismatch,
+    PresentationMissing,
+    PresentCommand,
     ResumedTurn,
     ScopeMismatch,
     TokenExpired,
@@ -90,6 +97,52 @@ async def test_an_excused_attempt_still_binds_its_axes(stage, ledger):
     ledger.wait(minutes=6)
     await refusal(stage, question.redeem(STORED, axes=axes(scope=TENANT)), ScopeMismatch)
     assert (await question.redeem(STORED)).fence == 1
+
+
+def listed():
+    """Let another person than Maria try."""
+    return Policy(name="listed", actors=["maria"]), Actor("eve"), ActorNotAllowed
+
+
+def changed():
+    """Change the policy once the answer stands."""
+    return Policy(name="open"), Actor("maria"), PolicyMismatch
+
+
+def seen():
+    """Let whoever was shown nothing try."""
+    return Policy(name="seen", shown_within=600), Actor("tom"), PresentationMissing
+
+
+@pytest.mark.parametrize("governed", [listed, changed, seen])
+async def test_who_answers_is_judged_after_the_window_and_the_axes(stage, ledger, governed):
+    policy, by, refused = governed()
+    await ledger.capability.govern("ask_user", policy, by=Actor("carla"))
+    question = await asked(ledger, closes_in=60)
+    shown = await ledger.capability.presented(
+        PresentCommand(question.pause_id, axes=question.axes, to=Actor("maria"), rendering="a page")
+    )
+    await question.answer(answered_by=Actor("maria"), cites=[shown.id])
+    if governed is changed:
+        await ledger.capability.govern("ask_user", Policy(name="stricter"), by=Actor("carla"))
+    ledger.wait(seconds=61)
+    wrong = axes("other", scope=TENANT)
+    for stated in (question.axes, wrong):
+        await refusal(stage, question.redeem(OTHER_ANSWER, axes=stated, answered_by=by), TokenExpired)
+    await refusal(stage, question.redeem(axes=wrong, answered_by=by), ScopeMismatch)
+    await refusal(stage, question.redeem(answered_by=by), refused)
+
+
+async def test_whoever_answered_otherwise_is_told_of_the_window_first(stage, ledger):
+    await ledger.capability.govern("ask_user", Policy(name="two", quorum=2), by=Actor("carla"))
+    question = await asked(ledger, closes_in=60)
+    await question.answer(OTHER_ANSWER, answered_by=Actor("zoe"))
+    for name in ("maria", "tom"):
+        await question.answer(answered_by=Actor(name))
+    ledger.wait(seconds=61)
+    await refusal(stage, question.redeem(OTHER_ANSWER, answered_by=Actor("maria")), TokenExpired)
+    await refusal(stage, question.redeem(axes=axes(scope=TENANT), answered_by=Actor("zoe")), ScopeMismatch)
+    await refusal(stage, question.redeem(answered_by=Actor("zoe")), AnsweredTwice)
 
 
 async def test_expiry_names_the_refusal_before_any_axis(stage, ledger):
