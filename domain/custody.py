@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from .after import After
 from .axes import Scope
 from .commands import Actor
 from .errors import ErasureHeld, InteractionConfigurationError, StoreUnavailable, VersionConflict
@@ -157,7 +158,7 @@ class Keeping:
                 return facts[-1].originator_version
             kind, fields = decide(custody_of(facts))
             after = After(stream, stream, scope, facts[-1] if facts else None)
-            fact = after.write(self.services, kind, stamp.attempt, by=self.by, **fields)
+            fact = after.write(self.services.stamp(stamp.attempt), kind, by=self.services.record_of(self.by), **fields)
             try:
                 await self.services.pauses.append([fact])
             except VersionConflict:
@@ -165,33 +166,6 @@ class Keeping:
             self.services.journal.note(kind.NAME.replace(".", "_"), by=self.services.identity.tag("actor", self.by.id))
             return fact.originator_version
         raise StoreUnavailable(f"the holds are too busy; {RELOADS} attempts lost their race; try again")
-
-
-@dataclass(frozen=True, slots=True)
-class After:
-    """Where the next fact of a stream of custody or erasure goes; `last` is the one before."""
-
-    stream: UUID
-    pause: UUID
-    scope: Scope | None
-    last: Fact | None
-
-    def write(self, services: Services, named: type[Fact], attempt: UUID, *, by: Actor, **fields: object) -> Fact:
-        """Write it, in somebody's name."""
-        stamp, last = services.stamp(attempt), self.last
-        place: dict[str, object] = {
-            "originator_id": self.stream,
-            "originator_version": last.originator_version + 1 if last else 1,
-            "predecessor": last.row_digest if last else bytes(32),
-            "ledger": stamp.ledger,
-            "pause": self.pause,
-            "scope": self.scope,
-            "at": max(stamp.now, last.at) if last else stamp.now,
-            "attempt": attempt,
-            "writer": stamp.writer,
-            "by": services.record_of(by),
-        }
-        return named.model_validate({**place, **fields})
 
 
 async def custody_read(services: Services, scope: Scope | None) -> Custody:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+from .after import After
 from .closing import withdraw
 from .commands import Actor
 from .content import ContentKind
-from .custody import After, custody_read
+from .custody import custody_read
 from .errors import (
     ErasureHeld,
     InteractionConfigurationError,
@@ -180,7 +181,7 @@ class Erasing:
         scope = round_.of(pause).paused.scope
         last = told[pause][-1] if told[pause] else None
         after = After(self.services.identity.erasures(pause), pause, scope, last)
-        return after.write(self.services, named, self.services.stamp().attempt, by=self.by, **fields)
+        return after.write(self.services.stamp(), named, by=self.services.record_of(self.by), **fields)
 
 
 def _in_clear(round_: Round) -> bool:

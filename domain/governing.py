@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from .after import After
 from .authority import Policy, PolicyChanged, digest_of, newest, people_of, rules_of
 from .commands import Actor
 from .doubt import Doubt
 from .errors import InteractionConfigurationError, StoreUnavailable, VersionConflict
 from .facts import Policy as PolicyRecord
 from .interactions import require_interaction_name
-from .services import RELOADS, Services
+from .services import RELOADS, Services, record_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +105,12 @@ class Governing:
         *,
         ends_earlier: bool,
     ) -> PolicyChanged:
-        stamp, last, before = (
-            self.services.stamp(attempt),
-            changes[-1] if changes else None,
-            newest(changes, interaction),
-        )
+        stream, before = self.services.policies.stream, newest(changes, interaction)
         revision = before.revision + 1 if before else 1
         rules = None if policy is None else rules_of(policy, self.services.identity.tag)
-        record = self.services.record_of(by)
-        assert record is not None  # noqa: S101 - an actor was given
-        return PolicyChanged(
-            originator_id=self.services.policies.stream,
-            originator_version=last.originator_version + 1 if last else 1,
-            predecessor=last.row_digest if last else bytes(32),
-            ledger=stamp.ledger,
-            pause=self.services.policies.stream,
-            scope=None,
-            at=max(stamp.now, last.at) if last else stamp.now,
-            attempt=stamp.attempt,
-            writer=stamp.writer,
+        return After(stream, stream, None, changes[-1] if changes else None).write(
+            self.services.stamp(attempt),
+            PolicyChanged,
             interaction=interaction,
             revision=revision,
             policy=None
@@ -136,7 +124,7 @@ class Governing:
             rules=rules,
             people=None if policy is None else people_of(policy),
             ends_earlier=ends_earlier,
-            by=record,
+            by=record_of(self.services.identity, by),
         )
 
 

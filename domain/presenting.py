@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from .after import After
 from .commands import Presentation, PresentCommand
 from .content import TEXT_TYPE, Content, Digest
 from .doubt import Doubt
@@ -90,17 +91,9 @@ class Presenting:
     def _fact(
         self, pause: Pause, stream: UUID, last: Presented | None, attempt: UUID, seen: dict[str, Any]
     ) -> Presented:
-        stamp = self.services.stamp(attempt)
-        return Presented(
-            originator_id=stream,
-            originator_version=last.originator_version + 1 if last else 1,
-            predecessor=last.row_digest if last else bytes(32),
-            ledger=stamp.ledger,
-            pause=pause.id,
-            scope=pause.paused.scope,
-            at=max(stamp.now, last.at) if last else stamp.now,
-            attempt=stamp.attempt,
-            writer=stamp.writer,
+        return After(stream, pause.id, pause.paused.scope, last).write(
+            self.services.stamp(attempt),
+            Presented,
             request_digest=pause.paused.request.digest,
             generation=pause.generation,
             **seen,

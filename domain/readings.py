@@ -6,7 +6,7 @@ from uuid import UUID
 
 from .facts import ActorRecord, Fact
 
-#: What was read; an export has its own word.
+#: What was read.
 Reads = Literal["check", "head", "prove", "export"]
 
 

@@ -93,16 +93,19 @@ class Services:
         )
 
     def record_of(self, actor: Actor | None) -> ActorRecord | None:
-        """Turn the host's actor into what is stored: a tag of the id, and the id beside the header."""
-        if actor is None:
-            return None
-        behalf = actor.on_behalf_of
-        return ActorRecord(
-            tag=self.identity.tag("actor", actor.id),
-            kind=actor.kind,
-            assurance=actor.assurance,
-            method=actor.method,
-            authenticated_at=actor.authenticated_at,
-            on_behalf_of=None if behalf is None else self.identity.tag("actor", behalf),
-            who=Content.of(actor.id.encode(), TEXT_TYPE, "person"),
-        )
+        """Turn the host's actor, if there is one, into what is stored."""
+        return None if actor is None else record_of(self.identity, actor)
+
+
+def record_of(identity: Identity, actor: Actor) -> ActorRecord:
+    """Turn an actor into what is stored: a tag of the id, and the id beside the header."""
+    behalf = actor.on_behalf_of
+    return ActorRecord(
+        tag=identity.tag("actor", actor.id),
+        kind=actor.kind,
+        assurance=actor.assurance,
+        method=actor.method,
+        authenticated_at=actor.authenticated_at,
+        on_behalf_of=None if behalf is None else identity.tag("actor", behalf),
+        who=Content.of(actor.id.encode(), TEXT_TYPE, "person"),
+    )

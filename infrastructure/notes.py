@@ -1,7 +1,7 @@
 """Signed notes, tree heads and proofs as text: C2SP signed-note, tlog-checkpoint and tlog-proof, with Ed25519.
 
 https://c2sp.org/signed-note, https://c2sp.org/tlog-checkpoint, https://c2sp.org/tlog-proof. A verifier's key is one
-line, X
+line, `name+id+key`: the key's name, its id in hex, and base64 of its kind and its bytes.
 """
 
 import base64

@@ -1,14 +1,19 @@
 """Recording that an auditor reads: first the fact, then what was asked for."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID, uuid4
 
+from eventsourcing.persistence import StoredEvent
+
+from ..domain.after import After, Last
 from ..domain.commands import Actor
-from ..domain.content import TEXT_TYPE, Content
-from ..domain.errors import StoreUnavailable
-from ..domain.facts import ActorRecord
+from ..domain.errors import LedgerCorrupt, LedgerTooNew, StoreUnavailable
 from ..domain.ids import Identity
 from ..domain.readings import AuditRead, Reads, reading_stream
-from .mapper import NO_PREDECESSOR, FactMapper, stored_digest
+from ..domain.services import record_of
+from ..domain.stamp import Stamp
+from .mapper import FactMapper, stored_digest
 from .store import LedgerRecorder, StreamConflict
 
 _RELOADS = 20
@@ -26,36 +31,35 @@ def record_reading(
         InteractionConfigurationError: the role may not record readings (`pauseledger migrate --auditor-role`).
     """
     held = recorder.identity()
-    stream, identity = reading_stream(held.ledger_id), Identity(held.ledger_id, held.identity_key)
-    who = ActorRecord(
-        tag=identity.tag("actor", by.id),
-        kind=by.kind,
-        assurance=by.assurance,
-        method=by.method,
-        authenticated_at=by.authenticated_at,
-        who=Content.of(by.id.encode(), TEXT_TYPE),
-    )
+    stream, mapper = reading_stream(held.ledger_id), FactMapper(held.ledger_id)
+    who = record_of(Identity(held.ledger_id, held.identity_key), by)
     for _ in range(_RELOADS):
         snapshot = recorder.load([stream])
-        last = snapshot.rows[-1] if snapshot.rows else None
-        fact = AuditRead(
-            originator_id=stream,
-            originator_version=last.originator_version + 1 if last else 1,
-            predecessor=stored_digest(last.state) if last else NO_PREDECESSOR,
-            ledger=held.ledger_id,
-            pause=stream,
-            scope=None,
-            at=snapshot.now,
-            attempt=uuid4(),
-            writer=writer,
-            reads=reads,
-            about=about,
-            up_to=recorder.max_notification_id() or 0,
-            by=who,
-        )
+        last = _last(mapper, snapshot.rows[-1], snapshot.now) if snapshot.rows else None
+        stamp = Stamp(ledger=held.ledger_id, now=snapshot.now, attempt=uuid4(), writer=writer, holder="")
+        up_to = recorder.max_notification_id() or 0
+        fact = After(stream, stream, None, last).write(stamp, AuditRead, reads=reads, about=about, up_to=up_to, by=who)
         try:
-            recorder.record_reading(FactMapper(held.ledger_id).to_stored_event(fact))
+            recorder.record_reading(mapper.to_stored_event(fact))
         except StreamConflict:
             continue
         return fact
     raise StoreUnavailable(f"too many auditors read at once: {_RELOADS} readings lost their race; try again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A reading that nobody can read any more."""
+
+    originator_version: int
+    row_digest: bytes
+    at: datetime
+
+
+def _last(mapper: FactMapper, row: StoredEvent, now: datetime) -> Last:
+    """Read the reading before; an altered one keeps no auditor from the `check` that finds it."""
+    try:
+        last: AuditRead = mapper.to_domain_event(row)
+    except (LedgerCorrupt, LedgerTooNew):
+        return _Unread(row.originator_version, stored_digest(row.state), now)
+    return last

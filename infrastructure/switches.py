@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+from ..domain.after import After
 from ..domain.commands import Actor
 from ..domain.errors import (
     InteractionConfigurationError,
@@ -14,9 +15,8 @@ from ..domain.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from ..domain.services import RELOADS, Services
+from ..domain.services import RELOADS, Services, record_of
 from ..domain.switches import Surface, SwitchFlipped, as_flipped, require_flip, switch_stream
-from .mapper import NO_PREDECESSOR
 from .pauses import EventSourcedPauses
 
 #: A state read longer ago than this (seconds) is read again before it is told.
@@ -91,22 +91,12 @@ class LedgerSwitches:
         raise StoreUnavailable(f"the switches are too busy; {RELOADS} flips lost their race; try again")
 
     def _next(self, flips: Sequence[SwitchFlipped], surface: Surface, *, on: bool, by: Actor) -> SwitchFlipped:
-        stamp, last = self._services.stamp(), flips[-1] if flips else None
-        record = self._services.record_of(by)
-        assert record is not None  # noqa: S101 - an actor was given
-        return SwitchFlipped(
-            originator_id=self.stream,
-            originator_version=last.originator_version + 1 if last else 1,
-            predecessor=last.row_digest if last else NO_PREDECESSOR,
-            ledger=stamp.ledger,
-            pause=self.stream,
-            scope=None,
-            at=max(stamp.now, last.at) if last else stamp.now,
-            attempt=stamp.attempt,
-            writer=stamp.writer,
+        return After(self.stream, self.stream, None, flips[-1] if flips else None).write(
+            self._services.stamp(),
+            SwitchFlipped,
             surface=surface,
             on=on,
-            by=record,
+            by=record_of(self._services.identity, by),
         )
 
     def _one_reading(self) -> "asyncio.Task[None]":

@@ -95,6 +95,8 @@ def root_of(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
 
 def must_begin_with(old: Tree, new: Tree, path: list[bytes]) -> None:
     """Follow a consistency proof from an older head to a newer one."""
+    if not old[0]:
+        raise Wrong("you kept a head of no leaves: every log begins with that one; keep a later one")
     if old[0] > new[0]:
         raise Wrong(f"you kept a head of {old[0]} leaves, the bundle's is of {new[0]}: ask for one under a newer head")
     if old[0] == new[0]:

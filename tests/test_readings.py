@@ -1,18 +1,25 @@
 """An auditor's role reads everything, writes nothing, and what it reads is a fact."""
 
 import asyncio
+import dataclasses
+import sqlite3
 from contextlib import closing
+from datetime import timedelta
 from uuid import UUID
 
 import pauseledger as pl
 import psycopg
 import pytest
 from pauseledger.domain.commands import Actor
+from pauseledger.domain.ids import Identity
 from pauseledger.domain.readings import AuditRead, reading_stream
+from pauseledger.infrastructure.check import Check
 from pauseledger.infrastructure.cli import run
 from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.memory import MemoryRecorder
 from pauseledger.infrastructure.postgres import PostgresRecorder
 from pauseledger.infrastructure.readings import record_reading
+from pauseledger.infrastructure.sealed import sealed_rows
 from pauseledger.infrastructure.settings import LedgerSettings
 from pauseledger.infrastructure.stories import ANSWER, asked
 from pauseledger.infrastructure.wiring import open_recorder
@@ -35,6 +42,36 @@ async def test_each_reading_is_a_fact_in_one_chained_stream(store_url):
             facts = await ledger.pauses.story([stream])
             assert [(fact.reads, fact.by.who.clear()) for fact in facts] == [("check", b"ada"), ("prove", b"ada")]
             assert all(isinstance(fact, AuditRead) for fact in facts)
+
+
+def test_no_reading_is_before_the_one_before_it_though_the_clock_was_put_back(store_url, monkeypatch):
+    with closing(open_recorder(store_url, LedgerSettings())) as recorder:
+        first = record_reading(recorder, READER, "check", writer="x/1")
+        load = recorder.load
+        monkeypatch.setattr(
+            recorder, "load", lambda streams: dataclasses.replace(load(streams), now=first.at - timedelta(hours=1))
+        )
+        assert record_reading(recorder, READER, "head", writer="x/1").at == first.at
+        monkeypatch.undo()
+        assert [fault.says for fault in Check(recorder, sealed_rows(recorder), []).run().faults] == []
+
+
+def test_an_altered_reading_keeps_no_auditor_from_reading(tmp_path):
+    with closing(open_recorder(f"sqlite:///{tmp_path / 'ledger.db'}", LedgerSettings())) as recorder:
+        record_reading(recorder, READER, "check", writer="x/1")
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as owner, owner:
+            owner.execute("DROP TRIGGER stored_events_no_update")
+            owner.execute("UPDATE stored_events SET state = ?", (b"PLF1" + bytes(60),))
+        assert record_reading(recorder, READER, "check", writer="x/1").originator_version == 2
+        assert Check(recorder, sealed_rows(recorder), []).run().found
+
+
+def test_who_reads_is_recorded_as_everybody_is():
+    recorder = MemoryRecorder()
+    reader = dataclasses.replace(READER, on_behalf_of="the firm")
+    held = recorder.identity()
+    tag = Identity(held.ledger_id, held.identity_key).tag("actor", "the firm")
+    assert record_reading(recorder, reader, "check", writer="x/1").by.on_behalf_of == tag
 
 
 @pytest.fixture

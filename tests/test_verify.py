@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import json
 import random
 import shutil
@@ -144,6 +145,17 @@ def test_a_head_of_another_key_or_another_log_is_refused(made, bundle):
     assert "not signed" in verify.verify(bundle, made[2], forked)[0][0]
     (bundle / "consistency" / "6.txt").unlink()
     assert "does not begin" in verify.verify(bundle, made[2], made[1])[0][0]
+
+
+@pytest.mark.parametrize("root", [bytes(32), hashlib.sha256(b"").digest()])
+def test_a_kept_head_of_no_leaves_is_refused_and_nothing_waits(made, root, tmp_path):
+    name = made[2].partition("+")[0]
+    signer = log_signer(name.partition("/")[2], made[0].parent / "keys")
+    (tmp_path / "key").write_text(made[2])
+    (tmp_path / "head").write_text(signer.sign(Checkpoint(name, 0, root).text()))
+    command = [sys.executable, verify.__file__, made[0], "--public-key", tmp_path / "key", "--head", tmp_path / "head"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, "no leaves" in done.stdout) == (5, True)
 
 
 def test_no_flipped_bit_in_a_bundle_is_believed(made, bundle):
