@@ -432,7 +432,8 @@ class Model:
     def _manage(self, step: Manage) -> str:
         round_, gate = self.rounds[step.pause[:2]], self.gate(step.pause)
         if step.what == "renew":
-            if round_.renewed is not None and round_.renewed[0] > step.fence:
+            overtaken = round_.renewed is not None and round_.renewed[0] > step.fence
+            if overtaken or round_.continued or round_.abandoned:
                 return "renewed False"
             round_.renewed = (step.fence, self.now + LEASE)
             return "renewed True"

@@ -44,10 +44,8 @@ async def test_it_is_asked_about_and_happened_once(pg, pg_dsn, tmp_path, way, mo
 
     async def one(operation):
         before, _ = host.OPERATIONS[operation]
-        folder = tmp_path / operation
-        folder.mkdir()
         async with host.host_behind_a_proxy(
-            pg, pg_dsn, folder, operation, pool_timeout=5, statement_timeout=STATEMENT
+            pg, pg_dsn, tmp_path, operation, pool_timeout=5, statement_timeout=STATEMENT
         ) as made:
             for earlier in before:
                 await getattr(made, earlier)()
