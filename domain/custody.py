@@ -8,7 +8,7 @@ from uuid import UUID
 from .after import After
 from .axes import Scope
 from .commands import Actor
-from .errors import ErasureHeld, InteractionConfigurationError, StoreUnavailable, VersionConflict
+from .errors import ErasureHeld, InteractionConfigurationError, RequestMissing, StoreUnavailable, VersionConflict
 from .facts import ActorRecord, Fact
 from .round import Round
 from .services import RELOADS, Services
@@ -73,8 +73,8 @@ class Custody:
     holds: tuple[Hold, ...] = ()
     floors: tuple[tuple[Scope, int], ...] = ()
 
-    def require_free(self, round_: Round, now: datetime) -> None:
-        """Check that nothing keeps a round from being erased.
+    def require_free(self, round_: Round, now: datetime, newest: datetime) -> None:
+        """Check that nothing keeps a round from being erased; a floor runs from its `newest` fact.
 
         Raises:
             ErasureHeld: something does, and what.
@@ -84,7 +84,7 @@ class Custody:
             if (hold.pause is None and _covers(hold.scope, scope)) or hold.pause in ids:
                 raise ErasureHeld(round_.lead.id, f"legal hold {hold.number} ({hold.reason}) stands; lift it first")
         days = max((days for floor, days in self.floors if _covers(floor, scope)), default=0)
-        until = max(pause.at for pause in round_.pauses) + timedelta(days=days)
+        until = newest + timedelta(days=days)
         if days and now < until:
             raise ErasureHeld(round_.lead.id, f"it has to be kept until {until.isoformat(timespec='seconds')}")
 
@@ -93,6 +93,11 @@ def _covers(rule: Scope, scope: Scope | None) -> bool:
     if scope is None or rule.tenant_id != scope.tenant_id:
         return False
     return rule.sub_tenant_id in (None, scope.sub_tenant_id) and rule.namespace in (None, scope.namespace)
+
+
+def _require_scope(scope: Scope) -> None:
+    if not isinstance(scope, Scope):
+        raise InteractionConfigurationError("a hold or a floor is a scope's; pass a Scope")
 
 
 def custody_of(facts: Iterable[Fact]) -> Custody:
@@ -121,9 +126,26 @@ class Keeping:
     by: Actor
 
     async def place(self, scope: Scope, reason: str, pause: UUID | None = None) -> int:
-        """Place a hold; gives its number."""
+        """Place a hold; gives its number.
+
+        Raises:
+            RequestMissing: the pause is not in this store.
+            InteractionConfigurationError: the pause is not in that scope, so that the hold would hold nothing.
+        """
         require_word("reason", reason)
+        if pause is not None:
+            await self._require_covered(scope, pause)
         return await self._write(scope, lambda _: (HoldPlaced, {"held": pause, "reason": reason}))
+
+    async def _require_covered(self, scope: Scope, pause: UUID) -> None:
+        _require_scope(scope)
+        found = (await self.services.pauses.find(pause)).round
+        if found is None:
+            raise RequestMissing(pause)
+        if not _covers(scope, found.of(pause).paused.scope):
+            raise InteractionConfigurationError(
+                f"pause {pause} is not in that scope, and would not be held; give the scope it was made in, or a wider"
+            )
 
     async def lift(self, scope: Scope, number: int, reason: str) -> int:
         """Lift a hold of this scope.
@@ -148,8 +170,7 @@ class Keeping:
         return await self._write(scope, lambda _: (RetentionSet, {"days": days, "reason": reason}))
 
     async def _write(self, scope: Scope, decide: Decide) -> int:
-        if not isinstance(scope, Scope):
-            raise InteractionConfigurationError("a hold or a floor is a scope's; pass a Scope")
+        _require_scope(scope)
         stream = self.services.identity.custody(scope.tenant_id)
         stamp = self.services.stamp()
         for _ in range(RELOADS):

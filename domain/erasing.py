@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
@@ -22,8 +23,10 @@ from .facts import Abandoned, ActorRecord, Fact, PauseFact, contents_of
 from .ports import Vault
 from .round import Round
 from .services import RELOADS, Services
+from .stamp import Stamp
 from .words import require_one_of, require_word
 
+Outcome = Literal["destroyed", "held"]
 KINDS: tuple[ContentKind, ...] = ("content", "person")
 
 
@@ -42,7 +45,7 @@ class ErasureEnded(Fact):
     NAME = "erasure.ended"
     kind: ContentKind
     ordered: int
-    outcome: Literal["destroyed", "held"]
+    outcome: Outcome
     by: ActorRecord
 
 
@@ -96,23 +99,21 @@ class Erasing:
     async def _erase(self, vault: Vault) -> Erased:
         round_ = await self._round()
         ids = tuple(pause.id for pause in round_.pauses)
-        await self._require_free(round_)
         standing = await vault.standing(ids, self.kind)
         if any(one not in standing for one in ids) or _in_clear(round_):
             raise NotErasable(self.pause)
         told = await self._told(ids)
         pending = self._pending(told)
-        if not any(standing.values()) and not pending:
+        if any(standing.values()):
+            newest = await self._newest(round_, told)
+            await self._require_free(round_, newest)
+            await self._order(round_, told, [one for one in ids if standing[one] and one not in pending])
+            await self._require_still_free(vault, round_, newest)
+            await vault.destroy(ids, self.kind)
+        elif not pending:
             return Erased(ids, self.kind, existing=True)
-        await self._order(round_, told, [one for one in ids if standing[one] and one not in pending])
-        try:
-            # A hold that was placed before the order stands in front of it; one placed later comes too late.
-            await self._require_free(round_)
-        except ErasureHeld:
-            await self._end(ids, "held")
-            raise
-        await vault.destroy(ids, self.kind)
-        await self._end(ids, "destroyed")
+        # Nothing is left that a hold could keep.
+        await self._record(ids, "destroyed")
         self.services.decided("erased", round_.lead, kind=self.kind)
         return Erased(ids, self.kind, existing=False)
 
@@ -123,20 +124,46 @@ class Erasing:
         found.require_whole()
         return found.round
 
-    async def _require_free(self, round_: Round) -> None:
+    async def _require_free(self, round_: Round, newest: datetime) -> None:
         custody = await custody_read(self.services, round_.lead.paused.scope)
-        custody.require_free(round_, self.services.pauses.now())
+        custody.require_free(round_, self.services.pauses.now(), newest)
+
+    async def _require_still_free(self, vault: Vault, round_: Round, newest: datetime) -> None:
+        """Look again: a hold placed before the order stands in front of it, and one placed later comes too late."""
+        try:
+            await self._require_free(round_, newest)
+        except ErasureHeld:
+            # Of two that erase at once the other may have found no hold, and have destroyed the keys by now.
+            standing = await vault.standing([pause.id for pause in round_.pauses], self.kind)
+            await self._record([pause for pause, stands in standing.items() if stands], "held")
+            raise
+
+    async def _newest(self, round_: Round, told: Told) -> datetime:
+        """Tell when a round's newest fact was written, but for what erasing it brought about, or went by.
+
+        An order closes what is open. A floor that ran from there would keep the other key, or what is left of an order
+        that was cut off.
+        """
+        orders = [fact for facts in told.values() for fact in facts if isinstance(fact, ErasureOrdered)]
+        if not orders:
+            return max(pause.at for pause in round_.pauses)
+        closed = {order.attempt for order in orders}
+        pending = self._pending(told)
+        until = [order.at for order in orders if pending.get(order.pause) == order.originator_version]
+        facts = await self.services.pauses.story([pause.id for pause in round_.pauses])
+        times = [fact.at for fact in facts if fact.attempt not in closed]
+        return max((at for at in times if not until or at <= min(until)), default=round_.lead.paused.at)
 
     async def _order(self, round_: Round, told: Told, pauses: Sequence[UUID]) -> None:
-        facts: list[Fact] = [*self._closing(round_)] if self.kind == "content" else []
-        said = {"kind": self.kind, "reason": self.reason}
-        facts += [self._fact(ErasureOrdered, round_, pause, told, **said) for pause in pauses]
+        stamp = self.services.stamp()
+        facts: list[Fact] = [*self._closing(round_, stamp)] if self.kind == "content" else []
+        facts += [self._fact(ErasureOrdered, round_, pause, told, stamp, reason=self.reason) for pause in pauses]
         if facts:
             await self.services.pauses.append(facts)
 
-    def _closing(self, round_: Round) -> list[PauseFact]:
+    def _closing(self, round_: Round, stamp: Stamp) -> list[PauseFact]:
         """End what is not over: nothing could be answered, redeemed or gone on with any more."""
-        stamp, lead = self.services.stamp(), round_.lead
+        lead = round_.lead
         if lead.is_owed:
             by = self.services.record_of(self.by)
             return [stamp.write(lead, Abandoned, fence=lead.fence, reason="erased", by=by, note=None)]
@@ -148,12 +175,26 @@ class Erasing:
                 facts += withdraw(pause, stamp, reason="host", by=self.services.record_of(self.by))
         return facts
 
-    async def _end(self, pauses: Sequence[UUID], outcome: Literal["destroyed", "held"]) -> None:
-        """Record what became of every order that has not ended; of two that erase at once one does."""
+    async def _record(self, pauses: Sequence[UUID], outcome: Outcome) -> None:
+        """Record what became of the orders; whoever else records meanwhile, it is recorded."""
+        for _ in range(RELOADS):
+            try:
+                return await self._end(pauses, outcome)
+            except VersionConflict:
+                continue
+        raise StoreUnavailable(f"pause {self.pause} is too busy; {RELOADS} attempts lost their race; try again")
+
+    async def _end(self, pauses: Sequence[UUID], outcome: Outcome) -> None:
+        """Record how orders ended; of two that erase at once one does.
+
+        That a hold was met ends orders that have not ended. That the key is gone is recorded behind whatever stands.
+        """
         round_, told = await self._round(), await self._told(pauses)
+        orders = self._pending(told) if outcome == "held" else self._unrecorded(told)
+        stamp = self.services.stamp()
         ended = [
-            self._fact(ErasureEnded, round_, pause, told, kind=self.kind, ordered=order, outcome=outcome)
-            for pause, order in self._pending(told).items()
+            self._fact(ErasureEnded, round_, pause, told, stamp, ordered=order, outcome=outcome)
+            for pause, order in orders.items()
         ]
         if ended:
             await self.services.pauses.append(ended)
@@ -168,20 +209,28 @@ class Erasing:
 
     def _pending(self, told: Told) -> dict[UUID, int]:
         """Find the orders that have not ended: by pause, the version of the order."""
-        pending: dict[UUID, int] = {}
+        return {pause: order for pause, (order, end) in self._orders(told).items() if end is None}
+
+    def _unrecorded(self, told: Told) -> dict[UUID, int]:
+        """Find the orders behind which it does not stand that the key was destroyed."""
+        return {pause: order for pause, (order, end) in self._orders(told).items() if end != "destroyed"}
+
+    def _orders(self, told: Told) -> dict[UUID, tuple[int, Outcome | None]]:
+        """Find the newest order of each pause, and what became of it last."""
+        found: dict[UUID, tuple[int, Outcome | None]] = {}
         for pause, facts in told.items():
             for fact in facts:
                 if isinstance(fact, ErasureOrdered) and fact.kind == self.kind:
-                    pending[pause] = fact.originator_version
-                elif isinstance(fact, ErasureEnded) and fact.kind == self.kind:
-                    pending.pop(pause, None)
-        return pending
+                    found[pause] = fact.originator_version, None
+                elif isinstance(fact, ErasureEnded) and fact.kind == self.kind and pause in found:
+                    found[pause] = found[pause][0], fact.outcome
+        return found
 
-    def _fact(self, named: type[Fact], round_: Round, pause: UUID, told: Told, **fields: object) -> Fact:
+    def _fact(self, named: type[Fact], round_: Round, pause: UUID, told: Told, stamp: Stamp, **fields: object) -> Fact:
         scope = round_.of(pause).paused.scope
         last = told[pause][-1] if told[pause] else None
         after = After(self.services.identity.erasures(pause), pause, scope, last)
-        return after.write(self.services.stamp(), named, by=self.services.record_of(self.by), **fields)
+        return after.write(stamp, named, by=self.services.record_of(self.by), kind=self.kind, **fields)
 
 
 def _in_clear(round_: Round) -> bool:

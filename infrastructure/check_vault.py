@@ -1,42 +1,139 @@
 """What must hold of the vault: every key that a row names is there, and none was destroyed without an order."""
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from uuid import UUID
 
-from .check_streams import Fault
-from .store import KEY_KINDS, LedgerRecorder
-from .vault import CIPHER, vault_rows
+from eventsourcing.persistence import Notification
+from pydantic_core import from_json
 
+from ..domain.ids import Identity
+from .check_streams import Fault
+from .sealed import sealed_rows
+from .store import KEY_KINDS, LedgerRecorder, VaultRow
+from .vault import CIPHER
+
+_BATCH = 500
 _FRONT = 40
-#: How a header names a key. Quotes inside of a text are escaped, so that none can hold this.
+#: How a header names a key, and its pause. Quotes inside of a text are escaped, so that none can hold this.
 _NAMED = re.compile(rb'"cipher":"%b","key":"([0-9a-f-]{36})"' % CIPHER.encode())
+_PAUSE = re.compile(rb'"pause":"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"')
 
 
 def vault_faults(recorder: LedgerRecorder) -> Iterator[Fault]:
-    """Walk the log once, and hold the vault against what it says (blocks)."""
-    named: dict[bytes, int] = {}
-    ordered: dict[tuple[UUID, str], int] = {}
-    open_orders: dict[tuple[UUID, str], int] = {}
-    for row in recorder.walk():
-        header = row.state[_FRONT : _FRONT + int.from_bytes(row.state[_FRONT - 4 : _FRONT], "big")]
+    """Hold the vault against the rows, and the rows against the vault (blocks); a batch of each is held at once."""
+    stream = _Stream(None)
+    for rows in sealed_rows(recorder).streams(_BATCH):
+        named: list[tuple[Notification, UUID, bytes]] = []
+        for row in rows:
+            if row.originator_id != stream.id:
+                yield from stream.ended()
+                stream = _Stream(row.originator_id)
+            named += stream.keys(row)
+            yield from stream.read(row)
+        yield from _missing(recorder, named)
+    yield from stream.ended()
+    yield from _destroyed(recorder)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One stream while it is read: which keys it named, and which of its orders have not ended."""
+
+    id: object
+    named: set[bytes] = field(default_factory=set)
+    orders: dict[tuple[UUID, str], int] = field(default_factory=dict)
+
+    def keys(self, row: Notification) -> Iterator[tuple[Notification, UUID, bytes]]:
+        """Find the keys that a row is the first of its stream to name, and the pause whose they are."""
+        header = _header(row)
+        pause = _PAUSE.search(header)
         for key in _NAMED.findall(header):
-            named.setdefault(key, row.id)
-        if row.topic.startswith("erasure."):
-            said = json.loads(header)
-            about = UUID(said["pause"]), said["kind"]
-            if row.topic == "erasure.ordered@1":
-                ordered[about] = open_orders[about] = row.id
-            else:
-                open_orders.pop(about, None)
-    for held in vault_rows(recorder):
-        for kind in KEY_KINDS:
-            named.pop(str(getattr(held, f"{kind}_key")).encode(), None)
-            if getattr(held, kind) is None and (held.pause, kind) not in ordered:
-                yield Fault("vault", f"the {kind} key was destroyed, and nobody ordered it", stream=held.pause)
-    for position in named.values():
-        yield Fault("vault", "the row names a key that is not in the vault", position)
-    for (pause, said_kind), position in open_orders.items():
-        says = f"erasing {said_kind} was ordered and has not ended; `pauseledger erase` goes on with it"
-        yield Fault("vault", says, position, stream=pause)
+            if key not in self.named:
+                self.named.add(key)
+                yield row, UUID(pause[1].decode()) if pause else UUID(int=0), key
+
+    def read(self, row: Notification) -> Iterator[Fault]:
+        """Follow the orders."""
+        if not row.topic.startswith("erasure."):
+            return
+        said = _said(row)
+        if said is None:
+            says = "what it says of an erasure cannot be read"
+            yield Fault("vault", says, row.id, stream=_id(row), version=row.originator_version)
+        elif said[2] == "ordered":
+            self.orders[said[:2]] = row.id
+        else:
+            self.orders.pop(said[:2], None)
+
+    def ended(self) -> Iterator[Fault]:
+        """Tell what was ordered and has not ended."""
+        for (pause, kind), position in self.orders.items():
+            says = f"erasing {kind} was ordered and has not ended; `pauseledger erase` goes on with it"
+            yield Fault("vault", says, position, stream=pause)
+
+
+def _missing(recorder: LedgerRecorder, named: Sequence[tuple[Notification, UUID, bytes]]) -> Iterator[Fault]:
+    """Look for the keys that rows name."""
+    try:
+        rows = recorder.vault(sorted({pause for _, pause, _ in named})) if named else []
+    except ValueError:
+        # The walk over the vault says so.
+        return
+    there = {str(key).encode() for row in rows for key in (row.content_key, row.person_key)}
+    for row, _, key in named:
+        if key not in there:
+            yield Fault("vault", "the row names a key that is not in the vault", row.id)
+
+
+def _destroyed(recorder: LedgerRecorder) -> Iterator[Fault]:
+    """Look for the orders of what was destroyed. They stand before it happens, so the vault is read first."""
+    held, last = recorder.identity(), None
+    identity = Identity(held.ledger_id, held.identity_key)
+    while True:
+        try:
+            rows = recorder.vault_after(last, _BATCH)
+        except ValueError:
+            yield Fault("vault", f"behind pause {last} the vault holds what is no key; nothing behind it was checked")
+            return
+        if not rows:
+            return
+        yield from _unordered(recorder, identity, rows)
+        last = rows[-1].pause
+
+
+def _unordered(recorder: LedgerRecorder, identity: Identity, rows: Sequence[VaultRow]) -> Iterator[Fault]:
+    gone = [(row.pause, kind) for row in rows for kind in KEY_KINDS if getattr(row, kind) is None]
+    streams = {identity.erasures(pause): pause for pause, _ in gone}
+    newest: dict[tuple[UUID, str], str] = {}
+    for row in recorder.load(list(streams)).rows if streams else ():
+        said = _said(row)
+        if said is not None:
+            newest[streams[_id(row)], said[1]] = said[2]
+    for pause, kind in gone:
+        word = newest.get((pause, kind))
+        if word is None:
+            yield Fault("vault", f"the {kind} key was destroyed, and nobody ordered it", stream=pause)
+        elif word == "held":
+            # An order that met a hold is over: it licenses nothing that comes later.
+            yield Fault("vault", f"the {kind} key was destroyed, and its order had ended at a hold", stream=pause)
+
+
+def _said(row: Notification) -> tuple[UUID, str, str] | None:
+    """Tell of which pause and key a fact of an erasure is, and `ordered`, `destroyed` or `held`; None: it says none."""
+    try:
+        said = from_json(_header(row))
+        pause, kind = UUID(said["pause"]), said["kind"]
+        word = "ordered" if row.topic.partition("@")[0] == "erasure.ordered" else said["outcome"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return (pause, kind, word) if kind in KEY_KINDS and word in {"ordered", "destroyed", "held"} else None
+
+
+def _header(row: Notification) -> bytes:
+    return row.state[_FRONT : _FRONT + int.from_bytes(row.state[_FRONT - 4 : _FRONT], "big")]
+
+
+def _id(row: Notification) -> UUID:
+    return row.originator_id if isinstance(row.originator_id, UUID) else UUID(row.originator_id)

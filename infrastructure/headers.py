@@ -67,7 +67,7 @@ class Log:
     def _see(self, stream: str, version: int, topic: str, state: bytes, position: int) -> Seen:
         header = _cut(state)
         if header is None:
-            header = _cut(self._recorder.whole(position)) or b""
+            header = self._whole(position)
         scope_from = self._scope_from
         at = header.find(_AT, scope_from) + len(_AT)
         pause = header[scope_from - _PAUSE : scope_from].decode("latin-1")
@@ -91,10 +91,17 @@ class Log:
             return Seen(position, pause, version, topic, name, pause, told, scope, header, json_object, "too_new")
         return Seen(position, pause, version, topic, name, pause, told, scope, header, parse)
 
+    def _whole(self, position: int) -> bytes:
+        """Read a header from the whole row; none where what stands there is no row of ours."""
+        try:
+            return _cut(self._recorder.whole(position)) or b""
+        except (TypeError, ValueError):
+            return b""
+
     def _odd(self, spelled_stream: str, version: int, topic: str, header: bytes, position: int) -> Seen:
         """Read a header whose front is not as this package writes it."""
         name, parse = self._parser(topic)
-        stream = pause = str(UUID(spelled_stream))
+        stream = pause = _stream(spelled_stream)
         scope, told, why = "", "", None if parse else "too_new"
         try:
             fields = json_object(header)
@@ -154,8 +161,19 @@ def _question(header: bytes) -> dict[str, Any]:
     return json_object(header if min(start, end) < 0 else header[:start] + header[end:])
 
 
+def _stream(stored: str) -> str:
+    """Spell a stream's id; one that was altered into none is told as that of no stream."""
+    try:
+        return str(UUID(stored))
+    except ValueError:
+        return str(UUID(int=0))
+
+
 def _cut(state: bytes) -> bytes | None:
     """Cut a row's header out; None where it is not in the ledger's format, or was not read far enough."""
+    if not isinstance(state, bytes):
+        # A column's type is a wish in SQLite.
+        return None
     end = FRONT + int.from_bytes(state[FRONT - LENGTH_BYTES : FRONT], "big")
     return state[FRONT:end] if state.startswith(MAGIC) and FRONT <= end <= len(state) else None
 

@@ -103,7 +103,7 @@ class ThreadedStreams:
         if not mints:
             return Appended(positions, None)
         try:
-            return Appended(positions, self._recorder.identity().epoch)
+            return Appended(positions, self._recorder.epoch())
         except StoreUnavailable as gone:
             raise StoreUnavailable("stored, and no token can be minted for it yet", outcome="unknown") from gone
 

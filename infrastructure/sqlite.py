@@ -259,6 +259,13 @@ class SQLiteRecorder(LedgerRecorder):
             ).fetchone()
         return LedgerIdentity(UUID(ledger_id), key, epoch, revision, wrapper_of(wrapped[0]) if wrapped else None)
 
+    def epoch(self) -> int:
+        """Read the ledger's epoch alone."""
+        with self._connection() as connection:
+            [(epoch, revision)] = connection.execute("SELECT epoch, schema_revision FROM ledger").fetchall()
+        understood(revision)
+        return int(epoch)
+
     def draw_epoch(self) -> int:
         """Replace the epoch by another random one."""
         statement = "UPDATE ledger SET epoch = (epoch + ?) % ? RETURNING epoch"
@@ -530,7 +537,15 @@ def _notifications(found: sqlite3.Cursor) -> list[Notification]:
 
 
 def _vault_rows(found: sqlite3.Cursor) -> list[VaultRow]:
-    return [VaultRow(UUID(pause), UUID(one), UUID(other), *wrapped) for pause, one, other, *wrapped in found]
+    return [VaultRow(UUID(pause), _key_id(one), _key_id(other), *wrapped) for pause, one, other, *wrapped in found]
+
+
+def _key_id(stored: object) -> UUID:
+    """Give a key's id; one that was altered into none is one that no row names."""
+    try:
+        return UUID(str(stored))
+    except ValueError:
+        return UUID(int=0)
 
 
 def _revision(connection: sqlite3.Connection) -> int:

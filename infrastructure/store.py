@@ -216,6 +216,10 @@ class LedgerRecorder(ApplicationRecorder):
             StoreUnavailable: also where the tables were never made; the message names `pauseledger migrate`.
         """
 
+    def epoch(self) -> int:
+        """Read the ledger's epoch alone: after every pause that is made, where its append does not tell."""
+        return self.load([]).epoch
+
     @abstractmethod
     def draw_epoch(self) -> int:
         """Replace the epoch (16 bits) by another random one, and return it."""

@@ -253,7 +253,7 @@ class RecorderConformance:
         seen = [recorder.load([]).epoch]
         for _ in range(5):
             seen.append(recorder.draw_epoch())
-            assert recorder.load([]).epoch == recorder.identity().epoch == seen[-1]
+            assert recorder.load([]).epoch == recorder.identity().epoch == recorder.epoch() == seen[-1]
         assert all(before != after for before, after in pairwise(seen))
         assert all(0 <= epoch < EPOCHS for epoch in seen)
 
