@@ -34,7 +34,7 @@ _STAMPED = re.compile(r"([1-9][0-9]{0,18})\.checkpoint")
 
 
 class AnchorUnavailable(StoreUnavailable):
-    """An anchor could not speak; the next head is tried again."""
+    """An anchor could not speak; it is asked again when the next head goes out."""
 
 
 class Anchor(Protocol):
@@ -131,7 +131,7 @@ class HttpsAnchor:
     def newest(self) -> str | None:
         """Ask for the newest head."""
         try:
-            said = _asked(urllib.request.Request(self._url))  # noqa: S310 - `anchor_of` lets https alone through
+            said = _asked(self.name, urllib.request.Request(self._url))  # noqa: S310 - `anchor_of` lets https alone through
         except urllib.error.HTTPError as error:
             if error.code in {404, 405, 410}:
                 return None
@@ -147,13 +147,18 @@ class TimestampAnchor:
     """Heads stamped by an RFC 3161 authority: `N.checkpoint` and `N.tsr` in a directory. Needs the extra `timestamps`.
 
     A stamp is verified before it is kept: that it is of this head and this request, and by whom the roots vouch for.
+    The roots are read once.
+
+    Raises (on making one):
+        InteractionConfigurationError: the extra is not installed, or the roots cannot be read or are none.
     """
 
     def __init__(self, url: str, into: Path, roots: Path) -> None:
+        self._tsp = _tsp()
         self.name = f"tsa {urlsplit(url).hostname}"
         self._url = url
         self._into = into
-        self._roots = roots
+        self._roots = _roots_in(roots)
 
     def newest(self) -> str | None:
         """Read the head stamped last."""
@@ -167,10 +172,13 @@ class TimestampAnchor:
 
     def publish(self, head: str) -> None:
         """Have a head stamped, and keep both."""
-        tsp = _tsp()
-        request = tsp.TimestampRequestBuilder().data(head.encode()).hash_algorithm(tsp.HashAlgorithm.SHA256).build()
+        builder = self._tsp.TimestampRequestBuilder()
+        request = builder.data(head.encode()).hash_algorithm(self._tsp.HashAlgorithm.SHA256).build()
         said = _sent(self.name, self._url, request.as_bytes(), "application/timestamp-query")
-        verify_stamp(said, head, self._roots.read_bytes(), nonce=request.nonce)
+        try:
+            verify_stamp(said, head, self._roots, nonce=request.nonce)
+        except Unproved as wrong:
+            raise AnchorUnavailable(f"the anchor {self.name} gave no stamp that can be kept: {wrong}") from None
         size = Checkpoint.of(head).size
         _write(self._into / f"{size}.tsr", said)
         _write(self._into / f"{size}.checkpoint", head.encode())
@@ -183,14 +191,8 @@ def verify_stamp(response: bytes, head: str, roots: bytes, *, nonce: int | None 
         Unproved: it is not of this head, or nobody vouches for it.
         InteractionConfigurationError: the extra is not installed, or the roots are none.
     """
-    from cryptography.x509 import load_pem_x509_certificates  # noqa: PLC0415 - of this anchor alone
-
     tsp = _tsp()
-    try:
-        trusted = load_pem_x509_certificates(roots)
-    except ValueError:
-        raise InteractionConfigurationError("the roots of the time stamps are no certificates in PEM") from None
-    builder = tsp.VerifierBuilder(roots=trusted, nonce=nonce)
+    builder = tsp.VerifierBuilder(roots=_certificates(roots), nonce=nonce)
     try:
         stamp = tsp.decode_timestamp_response(response)
         builder.build().verify_message(stamp, head.encode())
@@ -204,19 +206,29 @@ def anchor_of(url: str) -> Anchor:
     """Find the anchor that a URL names.
 
     Raises:
-        InteractionConfigurationError: there is none of that kind, or a part of it is missing.
+        InteractionConfigurationError: there is none of that kind, a part of it is missing or cannot be read, or it
+            holds a name or a password: what is wrong with an anchor is logged.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise InteractionConfigurationError(_HELP) from None
+    if "@" in parts.netloc:
+        raise InteractionConfigurationError(
+            f"leave the name and the password out of the URL of the anchor at {host or 'no host'}; what its endpoint "
+            "wants to know may stand in the path or behind the question mark, which are never shown"
+        )
     path = Path(unquote(parts.path))
     if parts.scheme in {"file", "git"} and not parts.netloc and path.is_absolute():
         return FileAnchor(path) if parts.scheme == "file" else GitAnchor(path)
     told = parse_qs(parts.query)
     scheme = parts.scheme.removeprefix("tsa+")
-    plain = scheme == "https" or (scheme == "http" and parts.hostname in _LOCAL)
+    plain = scheme == "https" or (scheme == "http" and host in _LOCAL)
     if plain and parts.scheme.startswith("tsa+") and {"into", "roots"} <= told.keys():
         bare = urlunsplit((scheme, parts.netloc, parts.path, "", ""))
         return TimestampAnchor(bare, Path(told["into"][0]), Path(told["roots"][0]))
-    if plain and parts.scheme == scheme and parts.hostname:
+    if plain and parts.scheme == scheme and host:
         return HttpsAnchor(url)
     raise InteractionConfigurationError(_HELP)
 
@@ -227,6 +239,26 @@ def _tsp() -> Any:
     except ImportError:
         raise InteractionConfigurationError("time stamps need: pip install 'pauseledger[timestamps]'") from None
     return rfc3161_client
+
+
+def _roots_in(path: Path) -> bytes:
+    try:
+        roots = path.read_bytes()
+    except OSError as error:
+        raise InteractionConfigurationError(
+            f"the roots of the time stamps, {path}, cannot be read: {error.strerror}"
+        ) from None
+    _certificates(roots)
+    return roots
+
+
+def _certificates(roots: bytes) -> Any:
+    from cryptography.x509 import load_pem_x509_certificates  # noqa: PLC0415 - of this anchor alone
+
+    try:
+        return load_pem_x509_certificates(roots)
+    except ValueError:
+        raise InteractionConfigurationError("the roots of the time stamps are no certificates in PEM") from None
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -264,27 +296,28 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 def _sent(name: str, url: str, body: bytes, kind: str) -> bytes:
     request = urllib.request.Request(url, body, {"Content-Type": kind})  # noqa: S310 - `anchor_of` chose the scheme
     try:
-        return _asked(request)
+        return _asked(name, request)
     except urllib.error.HTTPError as error:
         raise AnchorUnavailable(f"the anchor {name} answered {error.code}") from None
 
 
-def _asked(request: urllib.request.Request) -> bytes:
+def _asked(name: str, request: urllib.request.Request) -> bytes:
     """Send a request; whatever the other side does, this returns within the deadline."""
 
     def ask() -> bytes:
         with _OPENER.open(request, timeout=DEADLINE) as response:
             said: bytes = response.read(NOTE_BYTES + 1)
         if len(said) > NOTE_BYTES:
-            raise AnchorUnavailable(f"the anchor {request.host} answers more than a head")
+            raise AnchorUnavailable(f"the anchor {name} answers more than a head")
         return said
 
     try:
         return _within(ask)
     except urllib.error.HTTPError:
         raise
-    except (OSError, http.client.HTTPException) as error:
-        raise AnchorUnavailable(f"the anchor {request.host} cannot be reached: {type(error).__name__}") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        # A host's name, or a path, that cannot be sent is a ValueError.
+        raise AnchorUnavailable(f"the anchor {name} cannot be reached: {type(error).__name__}") from None
 
 
 def _within(work: Callable[[], bytes]) -> bytes:

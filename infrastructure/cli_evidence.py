@@ -1,6 +1,7 @@
 """The command line's evidence: seal, head, prove, check."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import signal
@@ -13,7 +14,7 @@ from uuid import UUID
 import typer
 
 from ..domain.commands import Actor
-from ..domain.errors import InteractionConfigurationError, RequestMissing
+from ..domain.errors import InteractionConfigurationError, RequestMissing, StoreUnavailable
 from ..domain.facts import rfc3339
 from ..domain.ids import Identity
 from ..domain.readings import Reads
@@ -32,7 +33,7 @@ from .headers import Log
 from .log_key import log_signer
 from .mapper import FactMapper
 from .merkle import Unproved
-from .notary import Notary
+from .notary import AnchorsSilent, Notary
 from .notes import Checkpoint, Verifier, hashes_as_text
 from .readings import record_reading
 from .sealed import NO_HEAD, SignedHead, sealed_rows
@@ -89,8 +90,7 @@ def seal(
 
     async def work(ledger: Ledger) -> Sealing:
         notary = ledger.notary(make_key=embedded)
-        done = await asyncio.to_thread(notary.seal)
-        return done if every is None else await _again_and_again(notary, done, every)
+        return await (asyncio.to_thread(notary.seal) if every is None else _again_and_again(notary, every))
 
     done = in_ledger(where, settings, work)
     shape = {"outcome": "faults" if done.late else "sealed", **dataclasses.asdict(done), "late": list(done.late)}
@@ -99,21 +99,33 @@ def seal(
     return Outcome(shape, [f"sealed  {done.sealed} more, {done.size} in all", *late, *head.splitlines()])
 
 
-async def _again_and_again(notary: Notary, done: Sealing, every: float) -> Sealing:
+async def _again_and_again(notary: Notary, every: float) -> Sealing:
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     for word in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(word, told.set)
+    done = Sealing(0, 0)
     try:
         while not told.is_set():
-            try:
+            done = await asyncio.to_thread(_once_more, notary, done)
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), every)
-            except TimeoutError:
-                more = await asyncio.to_thread(notary.seal)
-                done = Sealing(done.sealed + more.sealed, more.size, [*done.late, *more.late], more.head)
     finally:
         for word in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(word)
     return done
+
+
+def _once_more(notary: Notary, done: Sealing) -> Sealing:
+    """Seal again; a store or an anchor that cannot speak is told on stderr, and tried the next time."""
+    try:
+        more = notary.seal()
+    except AnchorsSilent as silent:
+        typer.echo(f"waits   {silent}", err=True)
+        more = silent.done
+    except StoreUnavailable as gone:
+        typer.echo(f"waits   {gone}", err=True)
+        return done
+    return Sealing(done.sealed + more.sealed, more.size, [*done.late, *more.late], more.head)
 
 
 @evidence.command()

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from ..domain.errors import StoreUnavailable
+from ..domain.errors import LedgerError, StoreUnavailable
 from ..domain.ports import Journal
 from .executor import Executor
-from .notary import SEAL, Notary
+from .notary import ALARM, SEAL, Notary
 from .runner import Runner
 from .sweepers import Sweepers
 
@@ -30,8 +30,9 @@ class Following:
     """`async with ledger.follow():` follows beside what the host does; `await ledger.follow().run()` does nothing else.
 
     Views that set facts aside which an earlier version did not know are rebuilt once this one does; that is logged.
-    A store that cannot speak is tried again for good; that is logged too. Ending it, in either way, leaves every view
-    whole: whoever follows next goes on from there.
+    A store that cannot speak is tried again for good; that is logged too, and so is whatever keeps the log from being
+    sealed, which keeps neither views nor sweeping. Ending it, in either way, leaves every view whole: whoever follows
+    next goes on from there.
     """
 
     def __init__(
@@ -68,6 +69,14 @@ class Following:
 
     async def run(self) -> None:
         """Follow, sweep and seal until cancelled."""
+        try:
+            await self._all()
+        except Exception as broken:
+            # Whoever follows beside other work hears of it from the log, and not at the end alone.
+            self._journal.note("following_ended", error=_names(broken))
+            raise
+
+    async def _all(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             tasks.create_task(self._learn())
@@ -124,10 +133,18 @@ class Following:
             await self._tried(sweepers.sweep, "sweepers")
 
     async def _seal(self, notary: Notary) -> None:
+        wait = SEAL
         while True:
-            await asyncio.sleep(SEAL)
-            while await self._tried(lambda: self._run(notary.tick), "sealed log"):
-                pass
+            await asyncio.sleep(wait)
+            try:
+                while await self._run(notary.tick):
+                    pass
+                wait = SEAL
+            except (LedgerError, OSError) as kept:
+                # Neither views nor sweeping need the sealed log: a right that is missing there stops them not.
+                wait = min(wait * 2, ALARM)
+                says = str(kept) if isinstance(kept, LedgerError) else _names(kept)
+                self._journal.note("following_waits", part="sealed log", says=says)
 
     async def _tried(self, work: Callable[[], Awaitable[int]], what: str) -> int | None:
         try:
@@ -135,3 +152,10 @@ class Following:
         except StoreUnavailable as gone:
             self._journal.note("following_waits", part=what, says=str(gone))
             return None
+
+
+def _names(error: BaseException) -> str:
+    """Name the kinds of errors, and not what they say: they are not ours, and may quote anything."""
+    if isinstance(error, BaseExceptionGroup):
+        return ", ".join(_names(one) for one in error.exceptions)
+    return type(error).__name__

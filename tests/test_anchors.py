@@ -3,6 +3,7 @@
 import http.server
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from pauseledger.infrastructure.anchors import (
 )
 from pauseledger.infrastructure.memory import MemoryRecorder
 from pauseledger.infrastructure.merkle import Unproved
-from pauseledger.infrastructure.notary import Notary
+from pauseledger.infrastructure.notary import AnchorsSilent, Notary
 from pauseledger.infrastructure.notes import Checkpoint, Signer
 from pauseledger.infrastructure.sealed import sealed_rows
 from pauseledger.infrastructure.sealer import Sealer
@@ -157,11 +158,44 @@ def test_an_endpoint_that_drips_is_given_up_in_time(monkeypatch):
         "ftp://x/y",
         "tsa+https://example.com/",
         "git:relative",
+        "https://[example.com/",
+        "https://example.com:port/",
     ],
 )
 def test_what_is_no_anchor_is_told(url):
     with pytest.raises(InteractionConfigurationError, match="an anchor is file:"):
         anchor_of(url)
+
+
+@pytest.mark.parametrize("scheme", ["https", "tsa+https", "git", "file"])
+@pytest.mark.parametrize("who", ["bot:s3cret", "s3cret", ":s3cret"])
+def test_a_name_and_a_password_are_refused_and_not_quoted(scheme, who):
+    with pytest.raises(InteractionConfigurationError, match=r"out of the URL of the anchor at example\.com") as caught:
+        anchor_of(f"{scheme}://{who}@example.com/x?into=/a&roots=/b")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_an_endpoint_is_named_by_its_host_alone():
+    for path in ("/s3cret?key=s3cret", "/\u00e4s3cret", "/s3 cret"):
+        anchor = anchor_of(f"http://127.0.0.1:1{path}")
+        for call in (anchor.newest, lambda anchor=anchor: anchor.publish(head())):
+            with pytest.raises(AnchorUnavailable, match=r"the anchor https 127\.0\.0\.1 cannot be reached") as caught:
+                call()
+            assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("roots", "says"), [(None, "cannot be read"), (b"no PEM", "no certificates in PEM")])
+def test_roots_that_are_none_are_told_when_the_anchor_is_made(tmp_path, roots, says):
+    if roots is not None:
+        (tmp_path / "roots.pem").write_bytes(roots)
+    with pytest.raises(InteractionConfigurationError, match=says):
+        anchor_of(f"tsa+https://example.com/?into={tmp_path}&roots={tmp_path / 'roots.pem'}")
+
+
+def test_an_extra_that_is_missing_is_told_when_the_anchor_is_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rfc3161_client", None)
+    with pytest.raises(InteractionConfigurationError, match="timestamps"):
+        anchor_of(f"tsa+https://example.com/?into={tmp_path}&roots={tmp_path / 'roots.pem'}")
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +253,14 @@ def test_a_head_is_stamped_and_the_stamp_verified(authority, tmp_path):
             verify_stamp(bytes(changed), head(9), roots.read_bytes(), nonce=7)
 
 
+def test_a_stamp_that_does_not_hold_is_an_anchor_that_does_not_speak(authority, tmp_path):
+    with endpoint(lambda handler, _: handler.say(200, b"no stamp")) as url:
+        anchor = anchor_of(f"tsa+{url}?into={tmp_path / 'stamps'}&roots={authority[1]}")
+        with pytest.raises(AnchorUnavailable, match="no stamp that can be kept"):
+            anchor.publish(head())
+    assert anchor.newest() is None
+
+
 def notary(recorder, *kept, **options):
     heard = Heard()
     return Notary(Sealer(sealed_rows(recorder), SIGNER.name, SIGNER), kept, heard, **options), heard
@@ -257,6 +299,69 @@ def test_an_anchor_that_is_silent_keeps_a_head_from_no_other(tmp_path):
         one.seal()
     assert Checkpoint.of(kept.newest()).size == 3
     assert [word for word, _ in heard.notes] == ["anchor_unavailable"]
+
+
+class Broken:
+    """An anchor of a host's own."""
+
+    name = "ours"
+
+    def __init__(self, error):
+        self.error = error
+
+    def newest(self):
+        raise self.error
+
+    publish = newest
+
+
+SILENT = [AnchorUnavailable("gone"), FileNotFoundError("roots.pem"), InteractionConfigurationError("x"), KeyError("x")]
+
+
+@pytest.mark.parametrize("error", SILENT, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("first", [True, False])
+def test_an_anchor_that_is_silent_from_the_start_keeps_no_head_from_the_others(tmp_path, error, first):
+    silent, kept = Broken(error), FileAnchor(tmp_path / "head.txt")
+    for step in ("tick", "seal"):
+        recorder = recorder_of(3)
+        one, heard = notary(recorder, *((silent, kept) if first else (kept, silent)))
+        if step == "tick":
+            assert one.tick() == 3
+        else:
+            with pytest.raises(AnchorsSilent, match="ours") as told:
+                one.seal()
+            assert (told.value.done.size, told.value.done.head) == (3, kept.newest())
+        assert sealed_rows(recorder).newest_head().size == Checkpoint.of(kept.newest()).size == 3
+        assert [(word, fields["anchor"]) for word, fields in heard.notes] == [("anchor_unavailable", "ours")]
+        (tmp_path / "head.txt").unlink()
+
+
+def test_an_anchor_that_does_not_say_what_it_keeps_is_sent_nothing(tmp_path):
+    kept = FileAnchor(tmp_path / "head.txt")
+    kept.publish(head(9))
+
+    def silent():
+        raise AnchorUnavailable("gone")
+
+    kept.newest = silent
+    notary(recorder_of(3), kept)[0].tick()
+    assert (tmp_path / "head.txt").read_text() == head(9)
+
+
+def test_while_following_the_tree_is_held_against_the_anchors_before_each_head_that_goes_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("pauseledger.infrastructure.notary.HEAD", 0.0)
+    kept, recorder = FileAnchor(tmp_path / "head.txt"), recorder_of(3)
+    one, heard = notary(recorder, kept)
+    one.tick()
+    assert Checkpoint.of(kept.newest()).size == 3
+    kept.publish(head(3))
+    recorder.insert_events([row(uuid4(), 1, b"PLF1" + b"x" * 32)])
+    one.tick()
+    assert [word for word, _ in heard.notes] == ["sealed_log_broken"]
+    assert (sealed_rows(recorder).newest_head().size, kept.newest()) == (3, head(3))
+    monkeypatch.setattr(one, "_not_before", 0.0)
+    one.tick()
+    assert (sealed_rows(recorder).newest_head().size, kept.newest()) == (3, head(3))
 
 
 def test_while_following_heads_go_out_when_it_is_time(tmp_path, monkeypatch):

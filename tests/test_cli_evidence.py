@@ -141,6 +141,32 @@ def test_sealing_goes_on_until_it_is_told_to_end(operator, pause, tmp_path):
     assert (process.returncode, told["sealed"], told["size"], len(read(url).rows)) == (0, 2, 2, 2)
 
 
+def test_sealing_goes_on_though_an_anchor_or_the_store_cannot_speak(operator, pause, tmp_path):
+    away = tmp_path / "away"
+    away.write_text("no directory")
+    anchor = ("--anchor", (away / "head.txt").as_uri())
+    command = [sys.executable, "-m", "pauseledger.infrastructure.cli", "seal", *anchor, "--every", "0.1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert "could not speak" in process.stderr.readline()
+        with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as connection:
+            connection.execute("ALTER TABLE sealing RENAME TO elsewhere")
+            while "could not speak" in (line := process.stderr.readline()):
+                assert process.poll() is None
+            assert line.startswith("waits ")
+            connection.execute("ALTER TABLE elsewhere RENAME TO sealing")
+        away.unlink()
+        while not (away / "head.txt").exists():
+            assert process.poll() is None
+        process.terminate()
+        told = json.loads(process.communicate()[0])
+    assert (process.returncode, told["sealed"], told["size"], told["head"]) == (
+        0,
+        1,
+        1,
+        (away / "head.txt").read_text(),
+    )
+
+
 def head_there(tmp_path):
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
         return connection.execute("SELECT count(*) FROM tree_heads").fetchone() == (1,)

@@ -8,6 +8,7 @@ import pytest
 from pauseledger import (
     Actor,
     AlreadyConsumed,
+    InteractionConfigurationError,
     LapseAnswer,
     PauseLapsed,
     Refusal,
@@ -148,7 +149,41 @@ async def test_a_follower_outlives_a_store_that_cannot_speak(stage, monkeypatch)
             await until(there)
 
 
-async def test_what_breaks_a_follower_is_told_by_its_end(stage, monkeypatch):
+@pytest.mark.parametrize("error", [InteractionConfigurationError("no right"), FileNotFoundError("roots.pem")])
+async def test_what_keeps_the_log_from_being_sealed_keeps_no_view_from_following(stage, monkeypatch, caplog, error):
+    monkeypatch.setattr("pauseledger.infrastructure.following.SEAL", 0.01)
+
+    class Broken:
+        def tick(self):
+            raise error
+
+    async with stage.ledger() as ledger:
+        with caplog.at_level(logging.INFO, "pauseledger"):
+            async with ledger.views.follow(ledger.capability, sweep=True, progress=None, notary=Broken()) as following:
+
+                async def told():
+                    return [line for line in lines_of(caplog) if line["decision"] == "following_waits"]
+
+                await until(told)
+                pause = await asked(ledger)
+
+                async def there():
+                    return [row.pause for row in (await ledger.views.open_pauses.most_urgent(SCOPE)).rows] == [
+                        pause.pause_id
+                    ]
+
+                await until(there)
+                assert not following._task.done()
+        assert {line["part"] for line in await told()} == {"sealed log"}
+        assert "roots.pem" not in caplog.text
+
+
+def lines_of(caplog):
+    return [json.loads(record.getMessage()) for record in caplog.records if record.name.startswith("pauseledger")]
+
+
+async def test_what_breaks_a_follower_is_told_by_its_end_and_in_the_log(stage, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "pauseledger")
     async with stage.ledger() as ledger:
 
         def broken(*_):
@@ -158,6 +193,7 @@ async def test_what_breaks_a_follower_is_told_by_its_end(stage, monkeypatch):
         with pytest.raises(ExceptionGroup) as told:
             await asyncio.wait_for(ledger.follow().run(), 5)
         assert told.group_contains(ZeroDivisionError)
+    assert "ZeroDivisionError" in [line["error"] for line in lines_of(caplog) if line["decision"] == "following_ended"]
 
 
 async def test_progress_tells_where_the_slowest_view_is(stage):
