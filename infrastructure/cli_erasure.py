@@ -1,7 +1,8 @@
 """The command line's `erase`, `hold`, `retention` and `subject`: what is destroyed, what is kept, and what is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -12,11 +13,19 @@ from ..domain.capability import Operator
 from ..domain.commands import Actor
 from ..domain.content import ContentKind
 from ..domain.erasing import KINDS, Erased
-from ..domain.errors import ErasureHeld, NotErasable
+from ..domain.errors import (
+    ErasureHeld,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerTooNew,
+    NotErasable,
+    RequestMissing,
+    StoreUnavailable,
+)
 from ..domain.facts import rfc3339
 from ..domain.sentences import tell_all
 from .cli_inputs import Where, grouped
-from .cli_shapes import Outcome, fact_shape
+from .cli_shapes import EXITS, Outcome, fact_shape, failed
 from .wiring import Ledger, open_ledger
 
 T = TypeVar("T")
@@ -57,46 +66,86 @@ def erase(
         raise typer.BadParameter("give --content, --person or both, and either PAUSE or --of-person with --tenant")
 
     async def work(ledger: Ledger) -> Outcome:
-        named = [pause] if pause is not None else await ledger.named(str(of_person), Scope(tenant_id=str(tenant)))
         acting = ledger.operator(Actor(operator))
         if pause is not None:
-            done = [await acting.erase(pause, kind, reason) for kind in kinds]
-            return await _told(ledger, done, [])
-        return await _each(ledger, acting, [one for one in named if one is not None], kinds, reason)
+            erasing = _Each(ledger, acting, kinds, reason)
+            await erasing.erase([pause])
+            return await erasing.told(alone=True)
+        named = await ledger.named(str(of_person), Scope(tenant_id=str(tenant)))
+        erasing = _Each(ledger, acting, kinds, reason, named.unreadable)
+        await erasing.erase(named.pauses)
+        return await erasing.told()
 
     return _in_ledger(where, work)
 
 
-async def _each(ledger: Ledger, acting: Operator, pauses: list[UUID], kinds: list[ContentKind], reason: str) -> Outcome:
-    done: list[Erased] = []
-    kept: list[ErasureHeld | NotErasable] = []
-    for pause in pauses:
-        if (await ledger.pauses.find(pause)).round is None:
-            # A stream of those who run the ledger: what they did stays on record.
-            continue
-        for kind in kinds:
-            try:
-                done.append(await acting.erase(pause, kind, reason))
-            except (ErasureHeld, NotErasable) as held:
-                kept.append(held)
-    return await _told(ledger, done, kept)
+@dataclass(slots=True)
+class _Each:
+    """Erases pause by pause. What was destroyed cannot be undone, so it is told whatever comes after it."""
+
+    ledger: Ledger
+    acting: Operator
+    kinds: Sequence[ContentKind]
+    reason: str
+    unreadable: Sequence[int] = ()
+    done: list[Erased] = field(default_factory=list)
+    kept: list[tuple[UUID, LedgerError]] = field(default_factory=list)
+
+    async def erase(self, pauses: Iterable[UUID]) -> None:
+        """Erase them, and go on behind those that are kept; where nothing works, none of the others would."""
+        for pause in pauses:
+            for kind in self.kinds:
+                try:
+                    self.done.append(await self.acting.erase(pause, kind, self.reason))
+                except (ErasureHeld, NotErasable, LedgerCorrupt, LedgerTooNew, RequestMissing) as kept:
+                    self.kept.append((pause, kept))
+                except LedgerError as gone:
+                    self.kept.append((pause, gone))
+                    return
+
+    async def told(self, *, alone: bool = False) -> Outcome:
+        """Tell what was erased and what was not; a pause `alone` of which nothing was is told by its error."""
+        if not alone:
+            # Streams of those who run the ledger: what they did stays on record.
+            self.kept = [(pause, why) for pause, why in self.kept if not isinstance(why, RequestMissing)]
+        scrubbed = await self._scrubbed()
+        if alone and not self.done:
+            raise self.kept[0][1]
+        words = [str(failed(why).shape["outcome"]) for _, why in self.kept]
+        shape = {
+            "outcome": max(words, key=lambda word: EXITS.get(word, 0), default="erased"),
+            "erased": [
+                {"pauses": [str(pause) for pause in one.pauses], "kind": one.kind, "existing": one.existing}
+                for one in self.done
+            ],
+            "kept": [{"pause_id": str(pause), "says": str(why)} for pause, why in self.kept],
+            "unreadable": list(self.unreadable),
+            "scrubbed": scrubbed,
+        }
+        lines = [f"erased  {one.kind} of {', '.join(map(str, one.pauses))}" for one in self.done]
+        lines += [f"kept    {pause}: {why}" for pause, why in self.kept]
+        lines = [*(lines or ["nothing names them"]), *_unread(self.unreadable)]
+        if not scrubbed:
+            lines.append("scrub   traces of the keys may be in the store's own files; run `pauseledger keys scrub`")
+        return Outcome(shape, lines)
+
+    async def _scrubbed(self) -> bool:
+        """Scrub where a key was destroyed, or may have been; False where that has to be done later."""
+        if all(one.existing for one in self.done) and all(
+            isinstance(why, ErasureHeld | NotErasable) for _, why in self.kept
+        ):
+            return True
+        try:
+            return await self.ledger.scrub()
+        except StoreUnavailable:
+            return False
 
 
-async def _told(ledger: Ledger, done: list[Erased], kept: list[ErasureHeld | NotErasable]) -> Outcome:
-    scrubbed = await ledger.scrub() if any(not one.existing for one in done) else True
-    shape = {
-        "outcome": "held" if kept else "erased",
-        "erased": [
-            {"pauses": [str(pause) for pause in one.pauses], "kind": one.kind, "existing": one.existing} for one in done
-        ],
-        "kept": [{"pause_id": str(one.pause_id), "says": str(one)} for one in kept],
-        "scrubbed": scrubbed,
-    }
-    lines = [f"erased  {one.kind} of {', '.join(map(str, one.pauses))}" for one in done]
-    lines += [f"kept    {one}" for one in kept]
-    if not scrubbed:
-        lines.append("scrub   traces of the keys may be in the store's own files; run `pauseledger keys scrub`")
-    return Outcome(shape, lines or ["nothing names them"])
+def _unread(positions: Sequence[int]) -> list[str]:
+    if not positions:
+        return []
+    first = ", ".join(map(str, positions[:8])) + (", ..." if len(positions) > 8 else "")  # noqa: PLR2004 - a line's worth
+    return [f"unread  {len(positions)} rows cannot be read, and may name them: {first}; `pauseledger check` says more"]
 
 
 @hold.command()
@@ -200,23 +249,40 @@ def subject(
     sub_tenant: SubTenant = None,
     namespace: Namespace = None,
 ) -> Outcome:
-    """Tell all that the ledger holds about a person: every pause that names them, in clear where keys stand."""
+    """Tell what the ledger holds about a person: every pause of a tenant that names them, in clear where keys stand.
+
+    Facts of no tenant that name somebody with that id (policies, switches, readings) are listed by their positions.
+    Rows that cannot be read are set aside, and counted.
+    """
     scope = Scope(tenant_id=tenant, sub_tenant_id=sub_tenant, namespace=namespace)
 
     async def work(ledger: Ledger) -> Outcome:
-        stories = {one: await ledger.story(one) for one in await ledger.named(person, scope)}
-        told: list[dict[str, Any]] = [
-            {
-                "pause_id": str(one),
-                "facts": [fact_shape(fact, content=True) for fact in facts],
-                "sentences": tell_all(facts, content=True),
-            }
-            for one, facts in stories.items()
-        ]
+        named = await ledger.named(person, scope)
+        told = [await _story(ledger, pause, shown) for pause, shown in named.pauses.items()]
         lines = [line for one in told for line in (f"pause   {one['pause_id']}", *one["sentences"])]
-        return Outcome({"outcome": "subject", "pauses": told}, lines or ["nothing names them"])
+        lines += [f"beside  {name} at position {position} is of no tenant" for position, name in named.elsewhere]
+        shape = {
+            "outcome": "subject",
+            "pauses": told,
+            "elsewhere": [{"position": position, "fact": name} for position, name in named.elsewhere],
+            "unreadable": list(named.unreadable),
+        }
+        return Outcome(shape, [*(lines or ["nothing names them"]), *_unread(named.unreadable)])
 
     return _in_ledger(where, work)
+
+
+async def _story(ledger: Ledger, pause: UUID, shown: Sequence[UUID]) -> dict[str, Any]:
+    try:
+        facts = await ledger.story(pause, shown=shown)
+    except (LedgerCorrupt, LedgerTooNew) as unreadable:
+        return {"pause_id": str(pause), "facts": [], "sentences": [str(unreadable)], "unreadable": str(unreadable)}
+    return {
+        "pause_id": str(pause),
+        "facts": [fact_shape(fact, content=True) for fact in facts],
+        "sentences": tell_all(facts, content=True),
+        "unreadable": None,
+    }
 
 
 def _in_ledger(where: Where, work: Callable[[Ledger], Awaitable[T]]) -> T:

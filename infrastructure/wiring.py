@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,7 +48,7 @@ from .sealer import Sealer, origin_of
 from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
 from .sqlite import SQLiteRecorder
 from .store import LedgerRecorder
-from .subjects import named_in
+from .subjects import Named, named_in
 from .switches import LedgerSwitches
 from .transcripts import known
 from .vault import require_wrapper
@@ -281,8 +281,10 @@ class Ledger:
         """Act as whoever runs the ledger: pauses are named by id, no axes are stated, who and why are recorded."""
         return self.capability.operator(actor)
 
-    async def story(self, pause_id: UUID) -> Sequence[Fact]:
+    async def story(self, pause_id: UUID, *, shown: Iterable[UUID] = ()) -> Sequence[Fact]:
         """Read a pause's facts, those of its refusal stream and the presentations cited, proved and in order of time.
+
+        `shown` are streams of presentations to read besides: an answer need not cite them.
 
         Raises:
             LedgerCorrupt: a row is not what was written.
@@ -291,21 +293,21 @@ class Ledger:
         told = await self.pauses.story(
             [pause_id, services.identity.refusals(pause_id), services.identity.erasures(pause_id)]
         )
-        cited = {cited for fact in told if isinstance(fact, Answered) for cited in fact.cites}
-        if cited:
-            told = (*told, *await self.pauses.story(sorted(cited)))
+        beside = {cited for fact in told if isinstance(fact, Answered) for cited in fact.cites}.union(shown)
+        if beside:
+            told = (*told, *await self.pauses.story(sorted(beside)))
         return sorted(told, key=lambda fact: (fact.at, fact.originator_id != pause_id, fact.originator_version))
 
-    async def named(self, person: str, scope: Scope) -> list[UUID]:
-        """List the pauses, and other streams, of a scope whose facts name a person; the whole log is read.
+    async def named(self, person: str, scope: Scope) -> Named:
+        """Find the pauses of a scope whose facts name a person; the whole log is read, rows that cannot be set aside.
 
         Raises:
             StoreUnavailable: the store could not speak.
-            LedgerCorrupt: a row is not in the ledger's format.
         """
-        tag = self._open_or_say()[2].identity.tag("actor", person)
+        services = self._open_or_say()[2]
         assert self._executor is not None  # noqa: S101 - opened with it
-        return await self._executor(named_in, self.recorder, self.pauses.mapper, scope, tag)
+        log = Log(self.recorder, self.pauses.mapper, services.identity.ledger_id)
+        return await self._executor(named_in, log, scope, services.identity.tag("actor", person))
 
     async def scrub(self) -> bool:
         """Overwrite what destroyed keys left in the store's own files; False where this connection could not.
