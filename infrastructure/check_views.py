@@ -104,11 +104,28 @@ def _reached(one: _Compared) -> Place:
 
 
 def _of_table(view: str, table: Table[Any], rows: Rows, anew: Rows) -> Iterator[Fault]:
+    if isinstance(rows, SQLiteRows) and isinstance(anew, SQLiteRows) and _alike(table, rows, anew):
+        return
     for one, other in zip_longest(_all(table, rows), _all(table, anew)):
         if one != other:
             says = f"a row of {table.name} is not what the log comes to"
             yield Fault("view", says, _position(other or one), view=view)
             return
+
+
+def _alike(table: Table[Any], rows: SQLiteRows, anew: SQLiteRows) -> bool:
+    """Tell whether two files hold the same, without reading what they hold: most often they do, and reading is slow."""
+    columns = list(table.columns)
+    key = [columns.index(name) for name in table.key]
+    after: tuple[Any, ...] | None = None
+    while True:
+        page = Query(table, order=table.key, after=after, limit=_PAGE)
+        found = rows.stored(page)
+        if found != anew.stored(page):
+            return False
+        if len(found) < _PAGE:
+            return True
+        after = tuple(found[-1][at] for at in key)
 
 
 def _all(table: Table[Any], rows: Rows) -> Iterator[Values]:

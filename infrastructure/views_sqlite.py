@@ -108,6 +108,12 @@ class SQLiteRows(Rows):
         with self._reading() as connection:
             return self._select(connection, query)
 
+    def stored(self, query: Query[Any]) -> list[tuple[Any, ...]]:
+        """Answer with rows as the file holds them, to hold two files against each other."""
+        with self._reading() as connection:
+            statement, values = _SQL.select(query, self._live_name(connection, query.table))
+            return connection.execute(statement, values).fetchall()
+
     def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
         """Answer two questions of one snapshot."""
         with self._reading() as connection:

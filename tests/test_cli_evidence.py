@@ -6,12 +6,19 @@ import subprocess
 import sys
 from contextlib import closing
 
+import pauseledger as pl
 import pytest
+from pauseledger.infrastructure.check_views import views_faults
 from pauseledger.infrastructure.cli import run
+from pauseledger.infrastructure.headers import Log
 from pauseledger.infrastructure.log_key import LOG_KEY_VARIABLE
+from pauseledger.infrastructure.mapper import FactMapper
 from pauseledger.infrastructure.merkle import leaf_hash
 from pauseledger.infrastructure.notes import Checkpoint, Proof, Verifier
 from pauseledger.infrastructure.raw_check import read
+from pauseledger.infrastructure.stories import asked
+from pauseledger.infrastructure.views import rows_of
+from pauseledger.projections import PROJECTIONS
 
 QUESTION = {"questions": [{"question": "Where to?", "options": [{"label": "Staging"}, {"label": "Production"}]}]}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "ask_user", "arguments": "{}"}}
@@ -207,3 +214,32 @@ def test_check_finds_a_view_that_was_altered(operator, pause, tmp_path, column):
     code, told = operator("check")
     assert code == 5
     assert {(fault["part"], fault["view"]) for fault in told["faults"]} == {("view", "open_pauses")}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM {} WHERE pause = (SELECT max(pause) FROM {})",
+        "UPDATE {} SET run_id = 'another' WHERE pause = (SELECT max(pause) FROM {})",
+        (
+            "INSERT INTO {} SELECT 'ffffffff-ffff-ffff-ffff-ffffffffffff', scope, session_id, run_id, call_id, round FROM {}"
+            " LIMIT 1"
+        ),
+        "SELECT {0}.pause FROM {0}",
+    ],
+)
+async def test_a_row_of_a_view_that_was_altered_is_found_on_whichever_page_it_stands(tmp_path, monkeypatch, change):
+    monkeypatch.setattr("pauseledger.infrastructure.check_views._PAGE", 2)
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    async with pl.open_ledger(url, pl.LedgerSettings(keys_directory=tmp_path / "keys")) as ledger:
+        for run_key in range(4):
+            await asked(ledger, idempotency_key=str(run_key))
+        await ledger.views.catch_up()
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
+            tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'view_history_pauses%'"
+            for (name,) in connection.execute(tables).fetchall():
+                connection.execute(change.format(name, name))
+        ledger_id = ledger.recorder.identity().ledger_id
+        views = [(one, rows_of(one, ledger.recorder)) for one in (projection() for projection in PROJECTIONS)]
+        faults = list(views_faults(Log(ledger.recorder, FactMapper(ledger_id), ledger_id), views))
+    assert [fault.view for fault in faults] == ([] if change.startswith("SELECT") else ["history"])
