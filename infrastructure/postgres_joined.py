@@ -1,9 +1,9 @@
 """Streams over a PostgreSQL connection that the host lends, inside the transaction it has open there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from uuid import UUID
 from weakref import WeakSet
@@ -167,8 +167,7 @@ class JoinedStreams:
         """Say a statement behind a savepoint; what fails takes nothing else with it."""
         await self._told(b"SAVEPOINT pauseledger")
         try:
-            async with self._deadline():
-                found = await self._told(statement, values, rows)
+            found = await self._told(statement, values, rows, within=self._database.statement_timeout)
         except BaseException:
             if not self._connection.closed:
                 await self._told(b"ROLLBACK TO SAVEPOINT pauseledger")
@@ -177,47 +176,26 @@ class JoinedStreams:
         await self._told(b"RELEASE SAVEPOINT pauseledger")
         return found
 
-    @asynccontextmanager
-    async def _deadline(self) -> AsyncIterator[None]:
-        """Have the server give up what waits too long for another transaction; the host may have set no deadline."""
-        giving_up: list[asyncio.Future[None]] = []
-
-        def give_up() -> None:
-            giving_up.append(asyncio.ensure_future(self._cancel()))
-
-        late = asyncio.get_running_loop().call_later(self._database.statement_timeout, give_up)
-        try:
-            yield
-        finally:
-            late.cancel()
-            # It must not reach the next statement.
-            await asyncio.gather(*giving_up)
-
-    async def _cancel(self) -> None:
-        # A connection that cannot be told is broken; its statement says so.
-        with suppress(psycopg.Error):
-            if isinstance(self._connection, psycopg.AsyncConnection):
-                await self._connection.cancel_safe(timeout=SILENCE)
-            else:
-                await self._run(partial(self._connection.cancel_safe, timeout=SILENCE))
-
     async def _sees(self, rows: Sequence[StoredEvent]) -> bool:
         places = ([UUID(str(row.originator_id)) for row in rows], [row.originator_version for row in rows])
         return (await self._told(self._database.compose(_SEEN).as_bytes(None), places)) == [(True,)]
 
-    async def _told(self, statement: bytes, values: Values = (), rows: Sequence[StoredEvent] = ()) -> list[Row]:
-        """Say a statement, and tell what fails by the name that callers know."""
+    async def _told(
+        self, statement: bytes, values: Values = (), rows: Sequence[StoredEvent] = (), *, within: float | None = None
+    ) -> list[Row]:
+        """Say a statement, and tell what fails by the name that callers know.
+
+        After `within` seconds the server gives up what waits for another transaction, for the host may have set no
+        deadline; None is for what waits for nobody.
+        """
+        connection = self._connection
         try:
-            if isinstance(self._connection, psycopg.AsyncConnection):
-                return await self._say(self._connection, statement, values)
-            return await self._run(_say, self._connection, statement, values)
+            if isinstance(connection, psycopg.AsyncConnection):
+                async with _deadline(connection, within):
+                    return await _say(connection, statement, values)
+            return await self._run(_say_blocking, connection, statement, values, within)
         except psycopg.Error as error:
             raise self._meaning(error, rows) from None
-
-    async def _say(self, connection: psycopg.AsyncConnection[Any], statement: bytes, values: Values) -> list[Row]:
-        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-        await cursor.execute(statement, values or None, binary=True)
-        return await cursor.fetchall() if cursor.description else []
 
     def _meaning(self, error: psycopg.Error, rows: Sequence[StoredEvent]) -> Exception:
         if self._connection.closed or error.diag.severity_nonlocalized in {"FATAL", "PANIC"}:
@@ -230,7 +208,75 @@ class JoinedStreams:
         return self._database.told(error, broken=False, rows=rows)
 
 
-def _say(connection: psycopg.Connection[Any], statement: bytes, values: Values) -> list[Row]:
+async def _say(connection: psycopg.AsyncConnection[Any], statement: bytes, values: Values) -> list[Row]:
+    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+    await cursor.execute(statement, values or None, binary=True)
+    return await cursor.fetchall() if cursor.description else []
+
+
+@asynccontextmanager
+async def _deadline(connection: psycopg.AsyncConnection[Any], within: float | None) -> AsyncIterator[None]:
+    if within is None:
+        yield
+        return
+    giving_up: list[asyncio.Future[None]] = []
+
+    def give_up() -> None:
+        giving_up.append(asyncio.ensure_future(_cancel(connection)))
+
+    late = asyncio.get_running_loop().call_later(within, give_up)
+    try:
+        yield
+    finally:
+        late.cancel()
+        # It must not reach the next statement.
+        await asyncio.gather(*giving_up)
+
+
+async def _cancel(connection: psycopg.AsyncConnection[Any]) -> None:
+    # A connection that cannot be told is broken; its statement says so.
+    with suppress(psycopg.Error):
+        if psycopg.capabilities.has_cancel_safe():
+            await connection.cancel_safe(timeout=SILENCE)
+            return
+        # Before libpq 17 psycopg would use a thread of the loop's, and the host's own work may hold them all.
+        run = Executor(1)
+        try:
+            await run(connection.cancel)
+        finally:
+            run.close(wait=False)
+
+
+def _say_blocking(
+    connection: psycopg.Connection[Any], statement: bytes, values: Values, within: float | None
+) -> list[Row]:
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-    cursor.execute(statement, values or None, binary=True)
+    with _timer(connection, within):
+        cursor.execute(statement, values or None, binary=True)
     return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def _timer(connection: psycopg.Connection[Any], within: float | None) -> Iterator[None]:
+    """Cancel from a thread of its own: what waits may hold all of the ledger's.
+
+    The time a statement waits for one of those does not count: cancelled before it began, it would wait for ever.
+    """
+    if within is None:
+        yield
+        return
+    late = threading.Timer(within, _cancel_blocking, (connection,))
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
+        # It must not reach the next statement.
+        late.join()
+
+
+def _cancel_blocking(connection: psycopg.Connection[Any]) -> None:
+    # A connection that cannot be told is broken; its statement says so.
+    with suppress(psycopg.Error):
+        connection.cancel_safe(timeout=SILENCE)
