@@ -4,6 +4,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from ..domain.presenting import Presented
 from ..domain.readings import AuditRead
 from ..domain.switches import SwitchFlipped
 from ..domain.turn import TURN_BYTES
-from .vault import CIPHER, Sealing, SegmentSeal, SegmentsOpened, Vault
+from .vault import CIPHER, DataKey, Sealing, SegmentSeal, SegmentsOpened, Vault
 
 MAGIC = b"PLF1"
 DIGEST_BYTES = 32
@@ -34,6 +35,7 @@ FRONT = len(MAGIC) + DIGEST_BYTES + LENGTH_BYTES
 NO_PREDECESSOR = bytes(DIGEST_BYTES)
 #: Nothing is encrypted.
 IN_CLEAR: Final = Sealing()
+NO_KEYS: Final[Mapping[UUID, DataKey]] = MappingProxyType({})
 #: zstd level 3: faster than no compression on a real store, and a third of the disk.
 LEVEL = 3
 #: No clear segment is larger; a frame that declares more is not inflated.
@@ -201,10 +203,10 @@ class FactMapper(Mapper[UUID]):
         state = b"".join((MAGIC, digest, _u32(len(header)), header, *segments.stored))
         return StoredEvent(fact.originator_id, fact.originator_version, topic, state), digest
 
-    def decode(self, row: StoredEvent, before: bytes, *, alone: bool = False) -> Decoded:
+    def decode(self, row: StoredEvent, before: bytes, keys: Mapping[UUID, DataKey] = NO_KEYS) -> Decoded:
         """Read one row and hold it against its digest; `before` is the digest that stands in the row before it.
 
-        One read `alone` came without the keys of its pause: they are looked up, blocking, once a text is asked for.
+        `keys` are those that were read with it; others are looked up, blocking, once a text is asked for.
 
         Raises:
             LedgerTooNew: the fact is unknown here.
@@ -215,7 +217,7 @@ class FactMapper(Mapper[UUID]):
         position = row.id if isinstance(row, Notification) else None
         header, start = self._header(stream, version, state, position)
         pause = header.get("pause")
-        opened = SegmentsOpened(self._vault, stream, version, row.topic, str(pause), alone)
+        opened = SegmentsOpened(self._vault, stream, version, row.topic, str(pause), keys)
         reading = _Reading(state, start, opened)
         segments = reading.locate(header)
         if segments is None:
@@ -291,7 +293,7 @@ class FactMapper(Mapper[UUID]):
 
     def to_domain_event(self, stored_event: StoredEvent) -> Any:
         """Read one row by itself, for readers that follow the log; its chain is judged where whole streams are read."""
-        return self.decode(stored_event, NO_PREDECESSOR, alone=True).fact
+        return self.decode(stored_event, NO_PREDECESSOR).fact
 
     def _header(self, stream: UUID, version: int, state: bytes, position: int | None) -> tuple[Any, int]:
         length = int.from_bytes(state[FRONT - LENGTH_BYTES : FRONT], "big")

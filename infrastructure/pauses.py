@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
@@ -31,9 +31,9 @@ from ..domain.services import RELOADS
 from .clock import StoreClock
 from .executor import Executor
 from .keys import KeyRing
-from .mapper import NO_PREDECESSOR, FactMapper, Registry, stored_digest
+from .mapper import NO_KEYS, NO_PREDECESSOR, FactMapper, Registry, stored_digest
 from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict, VaultRow
-from .vault import SEALED, Sealing, Vault
+from .vault import SEALED, DataKey, Sealing, Vault
 
 T = TypeVar("T")
 
@@ -224,7 +224,9 @@ class EventSourcedPauses:
 
     async def _find(self, pause_id: UUID) -> Found:
         snapshot = await self._load([pause_id])
-        first, altered = await self._long(snapshot.rows, self._replay, pause_id, snapshot)
+        first, altered = await self._long(
+            snapshot.rows, self._replay, pause_id, snapshot, self.vault.opening(snapshot.keys)
+        )
         if first is None:
             return Found(None, snapshot.epoch, snapshot.now, {})
         members = [call.pause for call in first.paused.round.calls if call.pause is not None]
@@ -339,13 +341,18 @@ class EventSourcedPauses:
         """Renew a lease."""
         return await self._streams.renew(lead, fence, seconds)
 
-    async def story(self, streams: Sequence[UUID]) -> tuple[Fact, ...]:
+    async def story(self, streams: Sequence[UUID], *, keys_of: Sequence[UUID] = ()) -> tuple[Fact, ...]:
         """Read whole streams as facts, in the order given and by version; the chain is proved.
+
+        The keys of a pause come with its own stream. `keys_of` are the pauses of other streams whose texts will be
+        read: asked for later, their keys are looked up then, which blocks.
 
         Raises:
             LedgerCorrupt: a row is not what was written.
         """
         snapshot = await self._load(streams)
+        if keys_of:
+            snapshot = replace(snapshot, keys=[*snapshot.keys, *await self._streams.vault(keys_of)])
         return await self._long(snapshot.rows, self._tell, streams, snapshot)
 
     def facts(self, *, gt: int = 0) -> Iterator[Fact | LedgerTooNew | LedgerCorrupt]:
@@ -389,7 +396,8 @@ class EventSourcedPauses:
         return function(*args)
 
     def _find_round(self, ordered: list[UUID], snapshot: Snapshot) -> Found:
-        replayed = {member: self._replay(member, snapshot) for member in ordered}
+        keys = self.vault.opening(snapshot.keys)
+        replayed = {member: self._replay(member, snapshot, keys) for member in ordered}
         missing = next((member for member, (pause, _) in replayed.items() if pause is None), None)
         if missing is not None:
             raise LedgerCorrupt(missing, 1, "a pause of the round is missing")
@@ -401,8 +409,10 @@ class EventSourcedPauses:
         until = lease.until if lease is not None and lease.fence == pauses[0].fence else None
         return Found(Round(tuple(pauses), self._leeway, until), snapshot.epoch, snapshot.now, altered)
 
-    def _replay(self, stream: UUID, snapshot: Snapshot) -> tuple[Pause | None, tuple[int, ...]]:
-        facts, altered = self._decode(stream, snapshot.rows)
+    def _replay(
+        self, stream: UUID, snapshot: Snapshot, keys: Mapping[UUID, DataKey]
+    ) -> tuple[Pause | None, tuple[int, ...]]:
+        facts, altered = self._decode(stream, snapshot.rows, keys)
         if facts and not isinstance(facts[0], Paused):
             if altered:
                 raise LedgerCorrupt(stream, altered[0], "the row is not what was written")
@@ -413,13 +423,15 @@ class EventSourcedPauses:
             raise LedgerCorrupt(stream, 1, "the stream does not begin with its own pause")
         return pause, altered
 
-    def _decode(self, stream: UUID, rows: Sequence[Notification]) -> tuple[list[Fact], tuple[int, ...]]:
+    def _decode(
+        self, stream: UUID, rows: Sequence[Notification], keys: Mapping[UUID, DataKey] = NO_KEYS
+    ) -> tuple[list[Fact], tuple[int, ...]]:
         facts, altered, before = [], [], NO_PREDECESSOR
         mine = [row for row in rows if row.originator_id == stream]
         for expected, row in enumerate(mine, start=1):
             if row.originator_version != expected:
                 raise LedgerCorrupt(stream, expected, "the stream has a gap", position=row.id)
-            decoded = self.mapper.decode(row, before)
+            decoded = self.mapper.decode(row, before, keys)
             if not decoded.whole:
                 altered.append(expected)
             before = stored_digest(bytes(row.state))
@@ -428,8 +440,9 @@ class EventSourcedPauses:
 
     def _tell(self, streams: Sequence[UUID], snapshot: Snapshot) -> tuple[Fact, ...]:
         told: list[Fact] = []
+        keys = self.vault.opening(snapshot.keys)
         for stream in streams:
-            facts, altered = self._decode(stream, snapshot.rows)
+            facts, altered = self._decode(stream, snapshot.rows, keys)
             if altered:
                 raise LedgerCorrupt(stream, altered[0], "the row is not what was written")
             told += facts

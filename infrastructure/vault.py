@@ -14,7 +14,8 @@ stay, and so do the chain, every proof and every view.
   the first 12 bytes of the data key's own id, which is random. Associated data: "plv/1 key", ledger, pause, kind, id.
 
 A process keeps data keys it has met, at most `REMEMBERED` pauses and none longer than `KEPT_SECONDS`, to seal with and
-to spare unwrapping. It never opens a segment by a key that it did not see in the vault in that very read.
+to spare unwrapping. It never opens a segment by one of these: a row is opened by the keys that were read with it, and
+one that came without those of its pause by what the vault holds once a text of it is asked for.
 """
 
 import hashlib
@@ -159,18 +160,18 @@ class SegmentSeal:
 
 @dataclass(frozen=True, slots=True)
 class SegmentsOpened:
-    """Opens the segments of one row, when somebody asks. One read `alone` came without its keys: they are read then."""
+    """Opens the segments of one row, when somebody asks, by the `keys` read with it; others are read then, blocking."""
 
     vault: "Vault"
     stream: UUID
     version: int
     topic: str
     pause: str
-    alone: bool
+    keys: Mapping[UUID, DataKey]
 
     def source(self, content: Content, stored: bytes) -> Callable[[], bytes]:
         """Find how to open a segment. A key that was loaded with the row is kept by whoever holds the row."""
-        key = None if self.alone else self.vault.key(content.key)
+        key = None if content.key is None else self.keys.get(content.key)
         return lambda: self._open(content, stored, key)
 
     def _open(self, content: Content, stored: bytes, key: DataKey | None) -> bytes:
@@ -200,7 +201,6 @@ class Vault:
         self._ring = ring
         self._fetch = fetch
         self._known: OrderedDict[UUID, tuple[float, PauseKeys]] = OrderedDict()
-        self._by_id: dict[UUID, DataKey] = {}
         self._wrappers: dict[str, AESGCMSIV] = {}
         self._contested: set[UUID] = set()
 
@@ -217,7 +217,6 @@ class Vault:
             if known is not None and known[1].row == row:
                 self._remember(pause, known[1], now)
                 continue
-            self._drop(known)
             self._remember(pause, self._keys(pause, row), now)
 
     def keep(self, sealing: Sealing) -> None:
@@ -229,42 +228,36 @@ class Vault:
     def forget(self, pauses: Iterable[UUID]) -> None:
         """Know nothing of these pauses any more."""
         for pause in pauses:
-            self._drop(self._known.pop(pause, None))
+            self._known.pop(pause, None)
 
     def contested(self, pauses: Iterable[UUID]) -> None:
         """Know nothing of these pauses any more: somebody else brought keys, or a fact, first."""
         for pause in pauses:
-            self._drop(self._known.pop(pause, None))
+            self._known.pop(pause, None)
             self._contested.add(pause)
         while len(self._contested) > REMEMBERED:
             self._contested.pop()
 
-    def key(self, key_id: UUID | None) -> DataKey | None:
-        """Find a data key that was just read."""
-        return None if key_id is None else self._by_id.get(key_id)
+    def opening(self, rows: Iterable[VaultRow]) -> dict[UUID, DataKey]:
+        """Give the data keys of rows that were just read, by their ids; those known are not unwrapped again."""
+        keys: dict[UUID, DataKey] = {}
+        for row in rows:
+            known = self._known.get(row.pause)
+            held = known[1] if known is not None and known[1].row == row else self._keys(row.pause, row)
+            keys |= {key.id: key for key in (held.content, held.person) if key is not None}
+        return keys
 
     def fetched(self, pause: str, key_id: UUID | None) -> DataKey | None:
         """Read a data key out of the vault; blocks."""
-        rows = self._fetch([UUID(pause)])
-        keys = [getattr(self._keys(row.pause, row), kind) for row in rows for kind in KEY_KINDS]
-        return next((key for key in keys if key.id == key_id), None)
+        return None if key_id is None else self.opening(self._fetch([UUID(pause)])).get(key_id)
 
     def _remember(self, pause: UUID, keys: PauseKeys, now: float) -> None:
         self._known[pause] = now, keys
-        if keys.content is not None and keys.person is not None:
-            self._by_id[keys.content.id] = keys.content
-            self._by_id[keys.person.id] = keys.person
         while self._known:
             oldest, (since, _) = next(iter(self._known.items()))
             if len(self._known) <= REMEMBERED and now - since <= KEPT_SECONDS:
                 return
-            self._drop(self._known.pop(oldest, None))
-
-    def _drop(self, known: tuple[float, PauseKeys] | None) -> None:
-        if known is not None:
-            for key in (known[1].content, known[1].person):
-                if key is not None:
-                    self._by_id.pop(key.id, None)
+            self._known.pop(oldest, None)
 
     def _keys(self, pause: UUID, row: VaultRow | None) -> PauseKeys:
         if row is None:

@@ -295,7 +295,7 @@ class Ledger:
         )
         beside = {cited for fact in told if isinstance(fact, Answered) for cited in fact.cites}.union(shown)
         if beside:
-            told = (*told, *await self.pauses.story(sorted(beside)))
+            told = (*told, *await self.pauses.story(sorted(beside), keys_of=[pause_id]))
         return sorted(told, key=lambda fact: (fact.at, fact.originator_id != pause_id, fact.originator_version))
 
     async def named(self, person: str, scope: Scope) -> Named:

@@ -11,6 +11,7 @@ import pytest
 from pauseledger import (
     Actor,
     InteractionConfigurationError,
+    PresentCommand,
     RecoverCommand,
     RequestMissing,
     Routing,
@@ -195,6 +196,32 @@ async def test_what_was_loaded_before_is_read_and_what_is_loaded_after_is_not(st
         assert other.pauses.mapper.to_domain_event(row).request.erased, "one row alone asks the vault as well"
 
 
+async def test_no_stream_is_opened_by_a_key_that_another_process_destroyed(ledger, question):
+    command = PresentCommand(question.pause_id, axes=question.axes, to=Actor("maria"), rendering="page")
+    stream = [(await ledger.capability.presented(command)).id]
+    [presented] = await ledger.pauses.story(stream)
+    assert presented.to.who.clear() == b"maria"
+    await ledger.pauses.find(question.pause_id)
+    ledger.recorder.destroy([question.pause_id], "person")
+    [presented] = await ledger.pauses.story(stream)
+    assert presented.to.who.erased, "its pause was not read, and its key had been met before"
+
+
+async def test_a_story_reads_the_keys_of_what_was_shown_beside_the_loop(ledger, question, monkeypatch):
+    shown = PresentCommand(question.pause_id, axes=question.axes, to=Actor("maria"), rendering="page")
+    receipt = await ledger.capability.presented(shown)
+    await question.answer(answered_by=Actor("maria"), cites=[receipt.id])
+    ledger.pauses.vault.forget([question.pause_id])
+
+    def blocking(_):
+        raise AssertionError
+
+    monkeypatch.setattr(ledger.pauses.vault, "_fetch", blocking)
+    assert '"maria"' in await told(ledger, question.pause_id)
+    [presented] = [one for one in await ledger.story(question.pause_id) if one.topic() == "pause.presented@1"]
+    assert presented.to.who.clear() == b"maria"
+
+
 async def test_a_ledger_of_before_goes_on_and_what_is_in_clear_is_not_said_to_be_erased(stage, question, ledger):
     keys = stage.keys / "keys.json"
     both = keys.read_text()
@@ -230,8 +257,9 @@ async def test_a_restored_backup_brings_the_key_back_until_the_outer_key_is_gone
     backup = list(ledger.recorder.vault([question.pause_id]))
     await ledger.operator(OLGA).erase(question.pause_id, "content", "gdpr-17")
     vault = ledger.pauses.vault
-    vault.learn([question.pause_id], backup)
-    assert vault.key(backup[0].content_key).aead() is not None, "whoever holds the backup and the outer key reads on"
+    assert vault.opening(backup)[backup[0].content_key].aead() is not None, (
+        "whoever holds the backup and the outer key reads on"
+    )
     file = KeyFile(stage.keys)
     former = file.load_vault().minting.kid
     file.promote(file.new("vault").kid)
@@ -239,9 +267,8 @@ async def test_a_restored_backup_brings_the_key_back_until_the_outer_key_is_gone
     kept = [key for key in entries["keys"] if key["kid"] != former]
     (stage.keys / "keys.json").write_text(json.dumps({**entries, "keys": kept}))
     async with Stage("memory:", stage.keys).ledger() as rotated:
-        rotated.pauses.vault.learn([question.pause_id], backup)
         with pytest.raises(InteractionConfigurationError, match=former):
-            rotated.pauses.vault.key(backup[0].content_key).aead()
+            rotated.pauses.vault.opening(backup)[backup[0].content_key].aead()
 
 
 def test_a_destroyed_key_is_nowhere_in_the_file(tmp_path):
