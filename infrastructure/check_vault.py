@@ -76,11 +76,7 @@ class _Stream:
 
 def _missing(recorder: LedgerRecorder, named: Sequence[tuple[Notification, UUID, bytes]]) -> Iterator[Fault]:
     """Look for the keys that rows name."""
-    try:
-        rows = recorder.vault(sorted({pause for _, pause, _ in named})) if named else []
-    except ValueError:
-        # The walk over the vault says so.
-        return
+    rows = recorder.vault(sorted({pause for _, pause, _ in named})) if named else []
     there = {str(key).encode() for row in rows for key in (row.content_key, row.person_key)}
     for row, _, key in named:
         if key not in there:
