@@ -1,6 +1,7 @@
 """One view being folded: batch by batch, position and rows moving together, whoever else folds it too."""
 
 from collections.abc import Sequence
+from threading import RLock
 
 from ..projections.projection import Projection
 from ..projections.rows import Changes, LostRace, Page, Place, Rows, RowsRejected
@@ -22,6 +23,8 @@ class Follower:
         self._build = build
         self._page = Page()
         self._page_at: Place | None = None
+        # A process steps in several threads at once, and a page in the middle of a batch is for one of them alone.
+        self._folding = RLock()
 
     def place(self) -> Place | None:
         """Tell where the build followed is; None where it is gone."""
@@ -29,18 +32,19 @@ class Follower:
 
     def fold(self, at: Place, facts: Sequence[Seen]) -> bool:
         """Fold facts that follow a place, and move on to the last of them; False where somebody else did."""
-        try:
-            self.rows.save(at, self.changes(at, facts), facts[-1].position)
-        except LostRace:
-            self.forget()
-            return False
-        except RowsRejected:
-            self.forget()
-            return self._apart(at, facts)
-        except BaseException:
-            self.forget()
-            raise
-        return True
+        with self._folding:
+            try:
+                self.rows.save(at, self.changes(at, facts), facts[-1].position)
+            except LostRace:
+                self.forget()
+                return False
+            except RowsRejected:
+                self.forget()
+                return self._apart(at, facts)
+            except BaseException:
+                self.forget()
+                raise
+            return True
 
     def changes(self, at: Place, facts: Sequence[Seen]) -> Changes:
         """Work out what facts that follow a place change; `forget` it all where that is not written."""

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -177,6 +178,42 @@ async def test_a_view_is_rebuilt_while_writers_write_and_followers_follow(store_
                 answers.append(len(await ledger.views.history.of_run(axes().scope, "run-1", limit=10_000)))
             await writing
         assert answers == sorted(answers), "a rebuild never goes back behind what was answered before"
+        await ledger.views.catch_up()
+        await hold_rebuilt_against(ledger, rows(ledger))
+
+
+async def test_of_two_threads_at_one_view_neither_takes_up_what_the_other_is_in_the_middle_of(store_url, tmp_path):
+    async with Stage(store_url, tmp_path / "keys").ledger() as ledger:
+        runner = ledger.views.runner
+        one, two = await asked_round(ledger, *round_of("call_1", "call_2"))
+        await ledger.views.catch_up()
+        await one.answer()
+        await two.answer()
+        follower, runner.batch = runner._followers["stranded"], 1
+        found, over = threading.Event(), threading.Event()
+        whole_find, whole_take = follower.rows.find, follower.projection.take
+        beside = threading.Thread(target=runner.step, args=(["stranded"],))
+
+        def find(*given):
+            if beside.ident is None:
+                beside.start()
+                found.wait(0.5)
+            return whole_find(*given)
+
+        def take(*given):
+            if threading.current_thread() is beside:
+                found.set()
+                over.wait(0.5)
+            whole_take(*given)
+
+        follower.forget()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(follower.rows, "find", find)
+            patch.setattr(follower.projection, "take", take)
+            for _ in range(2):
+                await asyncio.to_thread(runner.step, ["stranded"])
+            over.set()
+            beside.join()
         await ledger.views.catch_up()
         await hold_rebuilt_against(ledger, rows(ledger))
 
