@@ -100,8 +100,9 @@ def run(arguments: Sequence[str]) -> int:
         return DONE
     try:
         show(outcome, as_json=JSON in arguments)
-    except BrokenPipeError:
-        # Whoever read has gone; what was done is done. The interpreter would complain once more on its way out.
+    except (BrokenPipeError, SystemExit):
+        # Whoever read has gone, which rich takes for the end of the program; what was done is done. The interpreter
+        # would complain once more on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, AttributeError):
         # A full disk, or no output at all: what was done is done, and nobody was told.

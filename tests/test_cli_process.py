@@ -90,9 +90,10 @@ def test_what_failed_is_one_line_and_no_traceback(pauseledger):
     assert "not a key" not in ran.stderr
 
 
-def test_a_reader_that_walks_away_is_no_fault(pauseledger, tmp_path):
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_walks_away_is_no_fault(pauseledger, tmp_path, more):
     pauseledger("migrate")
-    command = [Path(sys.executable).with_name("pauseledger"), "migrate", "--json"]
+    command = [Path(sys.executable).with_name("pauseledger"), "migrate", *more]
     # Buffered as usual: then the pipe breaks on the way out, where nobody could catch it any more.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     process = subprocess.Popen(
