@@ -81,12 +81,22 @@ def retire(where: Where, kid: Kid) -> Outcome:
 
 def _retired_from_vault(where: Where, file: KeyFile, kid: str) -> KeyLife:
     recorder = open_recorder(store_url(where.store), where.settings())
-    try:
+
+    def require_unused() -> None:
         if any(kid in (wrapper_of(row.content), wrapper_of(row.person)) for row in vault_rows(recorder)):
             raise InteractionConfigurationError(f"vault key {kid} still wraps data keys; run `pauseledger keys rewrap`")
+
+    def needed(_: datetime) -> Sequence[UUID]:
+        # It wraps nothing new by now, but what it wrapped may wait for its commit, and no reader sees that.
+        recorder.writers_ended()
+        require_unused()
+        return ()
+
+    try:
+        require_unused()
+        return file.retire(kid, needed)
     finally:
         recorder.close()
-    return file.retire(kid, lambda _: ())
 
 
 @keys.command()

@@ -337,6 +337,23 @@ class PostgresRecorder(LedgerRecorder):
         with _once():
             return bool(self._execute("rewrap", values))
 
+    def writers_ended(self) -> None:
+        """Wait a moment, by a lock that every writer of the vault is in the way of, prepared transactions included.
+
+        Raises:
+            InteractionConfigurationError: one goes on, or the role is not the tables' owner.
+        """
+        with _once(), self._direct() as connection, self._told(connection), connection.transaction():
+            # Whoever writes keys meanwhile queues up behind it.
+            connection.execute("SET LOCAL lock_timeout = '2s'")
+            try:
+                connection.execute(self.database.compose("LOCK TABLE {vault} IN SHARE MODE"))
+            except psycopg.errors.LockNotAvailable:
+                raise InteractionConfigurationError(
+                    "a transaction that is still open wrote into the vault, and may bring data keys that no rewrap has"
+                    " seen; end it (pg_stat_activity, pg_prepared_xacts), run `pauseledger keys rewrap`, and try again"
+                ) from None
+
     def scrub(self) -> bool:
         """Vacuum the vault: the server then reuses the space of old rows. WAL and backups keep what they hold.
 

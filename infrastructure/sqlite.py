@@ -312,6 +312,11 @@ class SQLiteRecorder(LedgerRecorder):
             values = (now.content, now.person, was.pause.hex, was.content, was.person)
             return connection.execute(statement, values).rowcount > 0
 
+    def writers_ended(self) -> None:
+        """Wait for the turn to write: whoever wrote before has ended by then."""
+        with self._writing():
+            pass
+
     def scrub(self) -> bool:
         """Bring all that was written into the file, and empty the log beside it; False where readers hold it."""
         with self._turn(), self._connection(self._idle_writers) as connection:

@@ -266,6 +266,13 @@ class LedgerRecorder(ApplicationRecorder):
     def scrub(self) -> bool:
         """Overwrite what destroyed keys left behind, as far as the store can; False where others were in the way."""
 
+    def writers_ended(self) -> None:
+        """Wait until every transaction under way now, which may bring keys into the vault, has ended.
+
+        Raises:
+            InteractionConfigurationError: one goes on.
+        """
+
     def rest(self) -> None:
         """Give back what is scarce until the next call; none may be under way."""
 

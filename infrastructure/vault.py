@@ -19,6 +19,7 @@ one that came without those of its pause by what the vault holds once a text of 
 """
 
 import hashlib
+import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ from ..domain.facts import FACTS, Fact
 from ..domain.presenting import Presented
 from .keys import VAULT_ENVIRONMENT, Key, KeyRing
 from .store import KEY_KINDS, KeyKind, LedgerRecorder, VaultRow, wrapper_of
+
+_log = logging.getLogger("pauseledger.vault")
 
 CIPHER = "aes-256-gcm"
 NONCE_BYTES = 12
@@ -387,6 +390,22 @@ def require_wrapper(kid: str | None, ring: KeyRing | None) -> None:
             f"what people wrote in this ledger is encrypted, and vault key {kid} is not in the key ring here: put the"
             f" key file that holds it in place (PAUSELEDGER_KEYS_DIR), or set {VAULT_ENVIRONMENT}"
         )
+
+
+def require_opened(recorder: LedgerRecorder, kid: str | None, ring: KeyRing | None) -> None:
+    """Check that a ring is this ledger's: of the keys that wrap its vault (`kid` is one) it holds some (blocks).
+
+    One that is lost takes its own pauses along, and no others: it is named in the log, and to whoever asks for them.
+
+    Raises:
+        InteractionConfigurationError: it holds none.
+    """
+    if kid is None or (ring is not None and ring.by_kid(kid) is not None):
+        return
+    wrapped = (wrapper_of(one) for row in vault_rows(recorder) for one in (row.content, row.person))
+    if ring is None or not any(by is not None and ring.by_kid(by) is not None for by in wrapped):
+        require_wrapper(kid, ring)
+    _log.error("vault key %s is not in the key ring here: what was written in the pauses it wraps is not read", kid)
 
 
 def _row_of(ledger: UUID, stream: UUID, version: int, topic: str) -> bytes:

@@ -51,7 +51,7 @@ from .store import LedgerRecorder
 from .subjects import Named, named_in
 from .switches import LedgerSwitches
 from .transcripts import known
-from .vault import require_wrapper
+from .vault import require_opened
 from .views import LedgerViews
 from .views_sqlite import ViewsFile
 
@@ -333,7 +333,7 @@ class Ledger:
         self._recorder = recorder = self._store()
         identity = recorder.identity()
         ring = vault_ring(self._url, settings)
-        require_wrapper(identity.vault_kid, ring)
+        require_opened(recorder, identity.vault_kid, ring)
         assert self._executor is not None  # noqa: S101 - made on entry
         assert self._rules is not None  # noqa: S101 - made on entry
         pauses = EventSourcedPauses(

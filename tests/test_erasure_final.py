@@ -1,0 +1,77 @@
+"""Erasure to its end: what is said to be gone is gone, no key is lost that is needed, and a check sees what was undone."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from pauseledger import Actor, Axes, InteractionConfigurationError, PauseCommand, Turn
+from pauseledger.infrastructure.cli import main
+from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.stories import SCOPE, Stage, asked
+
+OLGA = Actor("olga", assurance="authenticated")
+
+
+def question_of(run):
+    call = {"id": "call_1", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
+    turn = Turn("openai-chat", [{"role": "assistant", "content": None, "tool_calls": [call]}])
+    axes = Axes(scope=SCOPE, session_id="session", run_id=run, call_id="call_1")
+    return PauseCommand("approval", {"tool": "pay", "arguments": {}}, turn, axes)
+
+
+def promote_settled(keys):
+    """Make another vault key wrap, as if that were long ago; gives the former one's id."""
+    file = KeyFile(keys)
+    former = file.load_vault().minting.kid
+    file.promote(file.new("vault").kid)
+    written = json.loads((keys / "keys.json").read_text())
+    for key in written["keys"]:
+        if key["kid"] == former:
+            key["stopped_minting_at"] = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
+    (keys / "keys.json").write_text(json.dumps(written))
+    return former
+
+
+@pytest.fixture
+def run(capsys):
+    def command(stage, code, *arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, "--store", stage.url, "--keys-dir", str(stage.keys), "--json"])
+        told = json.loads(capsys.readouterr().out)
+        assert ended.value.code == code, told
+        return told
+
+    return command
+
+
+async def test_a_wrapping_key_is_not_lost_to_a_transaction_that_is_still_open(pg_dsn, tmp_path, run):
+    stage = Stage(pg_dsn, tmp_path / "keys")
+    async with stage.ledger() as ledger, await psycopg.AsyncConnection.connect(pg_dsn) as host, host.transaction():
+        held = await ledger.joined(host).pause(question_of("held"))
+        former = promote_settled(stage.keys)
+        await asyncio.to_thread(run, stage, 0, "keys", "rewrap")
+        says = (await asyncio.to_thread(run, stage, 2, "keys", "retire", former))["says"]
+        assert "transaction that is still open" in says
+    assert "rewrap" in (await asyncio.to_thread(run, stage, 2, "keys", "retire", former))["says"]
+    assert (await asyncio.to_thread(run, stage, 0, "keys", "rewrap"))["pauses"] == 1
+    await asyncio.to_thread(run, stage, 0, "keys", "retire", former)
+    async with stage.ledger() as ledger:
+        assert (await ledger.story(held.pause_id))[0].request.intact
+
+
+async def test_a_wrapping_key_that_was_lost_takes_its_own_pauses_alone(tmp_path, caplog):
+    stage = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
+    async with stage.ledger() as ledger:
+        lost = await asked(ledger)
+    former = promote_settled(stage.keys)
+    async with stage.ledger() as ledger:
+        kept = await asked(ledger, occurrence=1)
+    KeyFile(stage.keys).retire(former, lambda _: ())
+    async with stage.ledger() as ledger:
+        assert (await ledger.story(kept.pause_id))[0].request.intact
+        with pytest.raises(InteractionConfigurationError, match=former):
+            (await ledger.story(lost.pause_id))[0].request.clear()
+        assert await asked(ledger, occurrence=2)
+    assert former in caplog.text
