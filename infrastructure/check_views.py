@@ -86,15 +86,21 @@ def _of_view(log: Log, one: _Compared) -> Iterator[Fault]:
 
 def _fold(log: Log, views: Sequence[_Compared], progress: Progress | None) -> None:
     """Read the log once for all of them."""
-    while waiting := [(at, one) for one in views if (at := _reached(one)).position < one.place.position]:
+    left = list(views)
+    while waiting := [(at, one) for one in left if (at := _reached(one)).position < one.place.position]:
         first = min(at.position for at, _ in waiting)
         facts = log.after(first, BATCH)
         if not facts:
             return
         for at, one in waiting:
             its = [fact for fact in facts if at.position < fact.position <= one.place.position]
-            if its and at.position == first:
+            if at.position != first:
+                continue
+            if its:
                 one.builder.fold(at, its)
+            else:
+                # Rows are gone: none is left up to where the view is. Its own rows, and the tree, tell so.
+                left.remove(one)
         if progress is not None:
             progress(first, max(one.place.position for _, one in waiting))
 

@@ -243,3 +243,43 @@ async def test_a_row_of_a_view_that_was_altered_is_found_on_whichever_page_it_st
         views = [(one, rows_of(one, ledger.recorder)) for one in (projection() for projection in PROJECTIONS)]
         faults = list(views_faults(Log(ledger.recorder, FactMapper(ledger_id), ledger_id), views))
     assert [fault.view for fault in faults] == ([] if change.startswith("SELECT") else ["history"])
+
+
+def tampered(tmp_path, *statements):
+    """Change the file as its owner can: without the triggers and the checks."""
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DELETE FROM stored_events WHERE rowid = 2"],
+        ["UPDATE stored_events SET rowid = rowid + 1000", "UPDATE sealed SET notification_id = notification_id + 1000"],
+    ],
+)
+def test_check_ends_where_rows_are_gone_up_to_the_place_of_a_view(operator, pause, tmp_path, statements):
+    files = ("--request", tmp_path / "question", "--turn", tmp_path / "turn", "--format", "openai-chat")
+    again = ("pause", "--tenant", "acme", "--run", "r", "--interaction", "ask_user", *files)
+    operator(*again, "--session", "t")
+    operator("rebuild", "all")
+    operator("seal")
+    (tmp_path / "kept").write_text(operator("head")[1]["checkpoint"])
+    tampered(tmp_path, *statements)
+    operator(*again, "--session", "u")
+    command = [
+        sys.executable,
+        "-m",
+        "pauseledger.infrastructure.cli",
+        "check",
+        "--head",
+        str(tmp_path / "kept"),
+        "--json",
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert done.returncode == 5, done.stderr
+    assert json.loads(done.stdout)["faults"]
