@@ -309,11 +309,12 @@ class Operator:
         """Take up a turn; `reason="forced"` ends a lease that still runs."""
         return await self._capability._recover(self._by(command), trusted=True)  # noqa: SLF001 - the same module
 
-    async def erase(self, pause_id: UUID, kind: ContentKind, reason: str) -> Erased:
+    async def erase(self, pause_id: UUID, kind: ContentKind, reason: str, *, scrub: bool = True) -> Erased:
         """Erase a round: what was said (`content`), or who said it and whom it was for (`person`). For good.
 
         What is open is taken back first, and an owed turn given up. Rows, chain and views stand. Cut off in between,
-        the same call again goes on. `reason` is a word, such as `gdpr-17`.
+        the same call again goes on. `reason` is a word, such as `gdpr-17`. What the key left in the store's files is
+        scrubbed, and `scrubbed` tells whether that worked; who erases many scrubs once, by `Ledger.scrub` at the end.
 
         Raises:
             ErasureHeld: a legal hold or a retention floor stands; nothing was destroyed.
@@ -322,7 +323,7 @@ class Operator:
             InteractionConfigurationError: the words are none, or the database role may not destroy keys.
             StoreUnavailable: the store could not speak; the same erasure again goes on.
         """
-        return await Erasing(self._services, pause_id, kind, reason, self._actor).erase()
+        return await Erasing(self._services, pause_id, kind, reason, self._actor).erase(scrub=scrub)
 
     async def place_hold(self, scope: Scope, reason: str, pause_id: UUID | None = None) -> int:
         """Keep a scope, or one pause in it, from being erased; gives the hold's number. `reason` is a word."""

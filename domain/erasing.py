@@ -1,7 +1,7 @@
 """Erasure: a round's keys are destroyed, once that is on record, and what becomes of it is recorded as well."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -60,11 +60,14 @@ class Erased:
     Attributes:
         pauses: The pauses of the round; all were erased together.
         existing: Whether there was nothing left to do.
+        scrubbed: Whether the store's own files were scrubbed behind it, so that the key is in none. False: readers or
+            the database role were in the way, or it was not asked for; `Ledger.scrub` does it later.
     """
 
     pauses: tuple[UUID, ...]
     kind: ContentKind
     existing: bool
+    scrubbed: bool = False
 
 
 @dataclass(slots=True)
@@ -82,8 +85,8 @@ class Erasing:
     reason: str
     by: Actor
 
-    async def erase(self) -> Erased:
-        """Order it, destroy the keys, and record that."""
+    async def erase(self, *, scrub: bool = True) -> Erased:
+        """Order it, destroy the keys, record that, and scrub what they left: also where they were destroyed before."""
         require_one_of("kind", self.kind, KINDS)
         require_word("reason", self.reason)
         vault = self.services.vault
@@ -91,7 +94,8 @@ class Erasing:
             raise InteractionConfigurationError("an erasure is no part of a transaction; erase by the ledger itself")
         for _ in range(RELOADS):
             try:
-                return await self._erase(vault)
+                done = await self._erase(vault)
+                return replace(done, scrubbed=scrub and await _scrubbed(vault))
             except VersionConflict:
                 continue
         raise StoreUnavailable(f"pause {self.pause} is too busy; {RELOADS} attempts lost their race; try again")
@@ -231,6 +235,14 @@ class Erasing:
         last = told[pause][-1] if told[pause] else None
         after = After(self.services.identity.erasures(pause), pause, scope, last)
         return after.write(stamp, named, by=self.services.record_of(self.by), kind=self.kind, **fields)
+
+
+async def _scrubbed(vault: Vault) -> bool:
+    try:
+        return await vault.scrub()
+    except StoreUnavailable:
+        # The key is gone, and that is on record: what was left of it is scrubbed later.
+        return False
 
 
 def _in_clear(round_: Round) -> bool:

@@ -116,6 +116,10 @@ class Vault(Protocol):
         """Destroy one key of each of these pauses for good; those that are destroyed stay so."""
         ...
 
+    async def scrub(self) -> bool:
+        """Overwrite what destroyed keys left in the store's own files; False where it could not be done."""
+        ...
+
 
 class Seal(Protocol):
     """Tokens: sealed here, and opened here."""

@@ -96,7 +96,7 @@ class _Each:
         for pause in pauses:
             for kind in self.kinds:
                 try:
-                    self.done.append(await self.acting.erase(pause, kind, self.reason))
+                    self.done.append(await self.acting.erase(pause, kind, self.reason, scrub=False))
                 except (ErasureHeld, NotErasable, LedgerCorrupt, LedgerTooNew, RequestMissing) as kept:
                     self.kept.append((pause, kept))
                 except LedgerError as gone:
@@ -130,11 +130,7 @@ class _Each:
         return Outcome(shape, lines)
 
     async def _scrubbed(self) -> bool:
-        """Scrub where a key was destroyed, or may have been; False where that has to be done later."""
-        if all(one.existing for one in self.done) and all(
-            isinstance(why, ErasureHeld | NotErasable) for _, why in self.kept
-        ):
-            return True
+        """Scrub, whatever was found: an earlier erasure may have been unable to. False: that has to be done later."""
         try:
             return await self.ledger.scrub()
         except StoreUnavailable:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import typer
 
-from ..domain.errors import InteractionConfigurationError
+from ..domain.errors import InteractionConfigurationError, StoreUnavailable
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome, moment
 from .keys import KeyFile, KeyLife, KeyRing
@@ -128,8 +128,11 @@ def scrub(where: Where) -> Outcome:
         done = recorder.scrub()
     finally:
         recorder.close()
-    says = "scrubbed the vault" if done else "readers held the log of the file; run it again"
-    return Outcome({"outcome": "scrubbed", "done": done}, [says])
+    if not done:
+        raise StoreUnavailable(
+            "readers held the log of the file, and nothing was scrubbed; run it again once they ended"
+        )
+    return Outcome({"outcome": "scrubbed", "done": done}, ["scrubbed the vault"])
 
 
 @keys.command(name="list")

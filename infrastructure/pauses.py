@@ -372,6 +372,17 @@ class EventSourcedPauses:
         await self._run(self._recorder.destroy, pauses, kind)
         self.vault.forget(pauses)
 
+    async def scrub(self) -> bool:
+        """Overwrite what destroyed keys left in the store's own files; False where this connection could not.
+
+        Raises:
+            StoreUnavailable: the store could not speak.
+        """
+        try:
+            return await self._run(self._recorder.scrub)
+        except InteractionConfigurationError:
+            return False
+
     async def close(self) -> None:
         """Close the streams, once what is under way is written."""
         tasks = [queue.task for queue in self._refusing.values() if queue.task is not None]

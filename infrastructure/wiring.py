@@ -315,11 +315,7 @@ class Ledger:
         Raises:
             StoreUnavailable: the store could not speak.
         """
-        assert self._executor is not None  # noqa: S101 - opened with it
-        try:
-            return await self._executor(self.recorder.scrub)
-        except InteractionConfigurationError:
-            return False
+        return await self.pauses.scrub()
 
     def _open_or_say(self) -> tuple[HumanInteractionCapability, EventSourcedPauses, Services]:
         if self._opened is None:

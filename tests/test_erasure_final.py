@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import logging
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -9,6 +11,7 @@ import pytest
 from pauseledger import Actor, Axes, InteractionConfigurationError, PauseCommand, Turn
 from pauseledger.infrastructure.cli import main
 from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.sqlite import SQLiteRecorder
 from pauseledger.infrastructure.stories import SCOPE, Stage, asked
 
 OLGA = Actor("olga", assurance="authenticated")
@@ -61,7 +64,7 @@ async def test_a_wrapping_key_is_not_lost_to_a_transaction_that_is_still_open(pg
         assert (await ledger.story(held.pause_id))[0].request.intact
 
 
-async def test_a_wrapping_key_that_was_lost_takes_its_own_pauses_alone(tmp_path, caplog):
+async def test_a_wrapping_key_that_was_lost_takes_its_own_pauses_alone(tmp_path, caplog, monkeypatch):
     stage = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
     async with stage.ledger() as ledger:
         lost = await asked(ledger)
@@ -69,9 +72,37 @@ async def test_a_wrapping_key_that_was_lost_takes_its_own_pauses_alone(tmp_path,
     async with stage.ledger() as ledger:
         kept = await asked(ledger, occurrence=1)
     KeyFile(stage.keys).retire(former, lambda _: ())
+    # A command line in the same process has taken the log over by then.
+    monkeypatch.setattr(logging.getLogger("pauseledger.vault"), "handlers", [caplog.handler])
     async with stage.ledger() as ledger:
         assert (await ledger.story(kept.pause_id))[0].request.intact
         with pytest.raises(InteractionConfigurationError, match=former):
             (await ledger.story(lost.pause_id))[0].request.clear()
         assert await asked(ledger, occurrence=2)
     assert former in caplog.text
+
+
+async def test_scrubbed_is_said_where_it_was_done(tmp_path, run, monkeypatch):
+    path = tmp_path / "ledger.db"
+    stage = Stage(f"sqlite:///{path}", tmp_path / "keys")
+    init = SQLiteRecorder.__init__
+    impatient = {"busy_timeout": 0.2}
+    monkeypatch.setattr(SQLiteRecorder, "__init__", lambda self, at, **more: init(self, at, **{**more, **impatient}))
+    async with stage.ledger() as ledger:
+        question = await asked(ledger)
+        [row] = ledger.recorder.vault([question.pause_id])
+        assert await ledger.scrub()
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM vault").fetchall()
+        for existing in (False, True):
+            done = await ledger.operator(OLGA).erase(question.pause_id, "content", "gdpr-17")
+            assert (done.existing, done.scrubbed) == (existing, False)
+        erase = ["erase", str(question.pause_id), "--content", "--operator", "olga", "--reason", "gdpr-17"]
+        told = await asyncio.to_thread(run, stage, 0, *erase)
+        assert (told["erased"][0]["existing"], told["scrubbed"]) == (True, False)
+        assert "nothing was scrubbed" in (await asyncio.to_thread(run, stage, 4, "keys", "scrub"))["says"]
+        assert row.content in path.read_bytes()
+        reader.close()
+        assert (await ledger.operator(OLGA).erase(question.pause_id, "content", "gdpr-17")).scrubbed
+        assert row.content not in path.read_bytes()

@@ -118,10 +118,10 @@ def test_what_was_destroyed_is_told_and_scrubbed_whatever_comes_after_it(stage, 
     pause, _ = story(stage, answered)
     erase, scrub, scrubbed = Erasing.erase, Ledger.scrub, []
 
-    async def content_alone(self):
+    async def content_alone(self, **how):
         if self.kind == "person":
             raise failed
-        return await erase(self)
+        return await erase(self, **how)
 
     async def seen(self):
         scrubbed.append(await scrub(self))
