@@ -12,9 +12,9 @@ from .check_streams import Fault, Stream, judge, judge_alone, judge_round, membe
 from .check_tree import Kept, TreeCheck
 from .merkle import Unproved
 from .notes import Checkpoint, Verifier
-from .sealed import NO_STREAM, SealedRows
+from .sealed import SealedRows
 from .sealer import origin_of
-from .store import LedgerRecorder
+from .store import NO_STREAM, LedgerRecorder
 
 _BATCH = 2000
 #: So many rounds are judged at once, each out of streams loaded at one moment.

@@ -62,7 +62,11 @@ class Log:
     def seen(self, rows: Fronts) -> list[Seen]:
         """Make facts of rows."""
         see = self._see
-        return [see(*row) for row in rows]
+        try:
+            return [see(*row) for row in rows]
+        except (TypeError, AttributeError):
+            # A column's type is a wish in SQLite. Asked only now, as a question for each row would cost more.
+            return [see(*_typed(*row)) for row in rows]
 
     def _see(self, stream: str, version: int, topic: str, state: bytes, position: int) -> Seen:
         header = _cut(state)
@@ -159,6 +163,12 @@ def _question(header: bytes) -> dict[str, Any]:
     start = header.find(_UNREAD_FROM)
     end = header.find(_UNREAD_TO, start)
     return json_object(header if min(start, end) < 0 else header[:start] + header[end:])
+
+
+def _typed(stream: object, version: object, topic: object, state: object, position: int) -> Front:
+    """Give a row whose columns were altered into another type as one of no stream, version or header."""
+    whole = state if isinstance(state, bytes) else b""
+    return str(stream), version if isinstance(version, int) else -1, str(topic), whole, position
 
 
 def _stream(stored: str) -> str:

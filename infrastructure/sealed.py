@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from uuid import UUID
 
 from eventsourcing.persistence import Notification
 
@@ -19,9 +18,6 @@ DIGEST_AT, DIGEST_BYTES = 4, 32
 
 #: What is said where a head is needed and there is none.
 NO_HEAD = "no head was signed yet; run `pauseledger seal`"
-
-#: Given for what is no stream's id.
-NO_STREAM = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from psycopg import sql
 
 from .merkle import TILE
 from .postgres import PostgresRecorder
-from .sealed import DIGEST_AT, DIGEST_BYTES, NO_STREAM, Leaf, SealedRows, SignedHead, Tip
+from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
+from .store import NO_STREAM
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 #: Rows are looked for at no leaf in slices of so many positions: a statement has a deadline.

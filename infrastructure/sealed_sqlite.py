@@ -4,18 +4,17 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from json import dumps
-from uuid import UUID
 
 from eventsourcing.persistence import Notification
 
 from .merkle import TILE
-from .sealed import DIGEST_AT, DIGEST_BYTES, NO_STREAM, Leaf, SealedRows, SignedHead, Tip
-from .sqlite import SQLiteRecorder
+from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
+from .sqlite import SQLiteRecorder, row_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DIGEST = f"substr(state, {DIGEST_AT + 1}, {DIGEST_BYTES})"
+# Of a state that was altered into text, or into nothing, it is some bytes nevertheless.
+_DIGEST = f"CAST(substr(state, {DIGEST_AT + 1}, {DIGEST_BYTES}) AS BLOB)"
 
 
 class SQLiteSealed(SealedRows):
@@ -62,7 +61,8 @@ class SQLiteSealed(SealedRows):
     def tiles(self, row: int, start: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Read a row of the tiles."""
         statement = "SELECT place, hash FROM sealed_tiles WHERE line = ? AND place >= ? AND place < ? ORDER BY place"
-        return self._read(statement, row, start, start + limit)
+        found = self._read(statement, row, start, start + limit)
+        return [(place, whole if isinstance(whole, bytes) else b"") for place, whole in found]
 
     def indexes(self, positions: Sequence[int]) -> dict[int, int]:
         """Find the leaves of rows."""
@@ -85,7 +85,7 @@ class SQLiteSealed(SealedRows):
         # Whatever an altered row holds in their place, these are what the index goes by.
         last: tuple[object, object] = ("", -1)
         while found := self._read(statement, *last, batch):
-            yield [_row(*row) for row in found]
+            yield [row_of(*row) for row in found]
             last = (found[-1][0], found[-1][1])
 
     def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:
@@ -118,30 +118,16 @@ class SQLiteSealed(SealedRows):
             return connection.execute(statement, values).fetchall()
 
 
-def _row(stream: object, version: object, topic: object, state: object, position: int) -> Notification:
-    """Give a row whose columns may hold anything: a column's type is a wish in SQLite."""
-    return Notification(
-        _stream(stream),
-        version if isinstance(version, int) else -1,
-        str(topic),
-        state if isinstance(state, bytes) else b"",
-        id=position,
-    )
-
-
-@lru_cache(1024)
-def _stream(given: object) -> UUID:
-    try:
-        stream = UUID(str(given))
-    except ValueError:
-        return NO_STREAM
-    return stream if stream.hex == given else NO_STREAM
-
-
 def _tip(connection: sqlite3.Connection) -> Tip:
     # Where somebody removed the row, nothing is sealed: the leaves that are there then say otherwise.
     return Tip(*(connection.execute("SELECT size, position FROM sealing WHERE one = 1").fetchone() or (0, 0)))
 
 
-def _head(size: int, checkpoint: str, made_at: int) -> SignedHead:
-    return SignedHead(size, checkpoint, _EPOCH + timedelta(microseconds=made_at))
+def _head(size: int, checkpoint: object, made_at: object) -> SignedHead:
+    """Give a head whose columns may hold anything; one that was altered into none is one that nobody signed."""
+    try:
+        if isinstance(checkpoint, str) and isinstance(made_at, int):
+            return SignedHead(size, checkpoint, _EPOCH + timedelta(microseconds=made_at))
+    except OverflowError:
+        pass
+    return SignedHead(size, "", _EPOCH)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from importlib.resources import files
 from json import dumps
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..domain.errors import StoreUnavailable
 from .store import (
     EPOCHS,
     HEADER_BYTES,
+    NO_STREAM,
     SCHEMA_REVISION,
     SETTLED,
     Front,
@@ -152,7 +154,8 @@ class SQLiteRecorder(LedgerRecorder):
         bounds = (-1 if gt is None else gt, _LAST if lte is None else lte, -1 if limit is None else limit)
         with self._connection() as connection:
             found = connection.execute(statement, (_text(originator_id), *bounds)).fetchall()
-        return [StoredEvent(UUID(stream), version, topic, state) for stream, version, topic, state, _ in found]
+        rows = [row_of(*row) for row in found]
+        return [StoredEvent(row.originator_id, row.originator_version, row.topic, row.state) for row in rows]
 
     def select_notifications(
         self,
@@ -535,10 +538,27 @@ def _time(microseconds: int) -> datetime:
 
 
 def _notifications(found: sqlite3.Cursor) -> list[Notification]:
-    return [
-        Notification(UUID(stream), version, topic, state, id=position)
-        for stream, version, topic, state, position in found
-    ]
+    return [row_of(*row) for row in found]
+
+
+def row_of(stream: object, version: object, topic: object, state: object, position: int) -> Notification:
+    """Give a row whose columns may hold anything: a column's type is a wish in SQLite."""
+    return Notification(
+        _stream(stream),
+        version if isinstance(version, int) else -1,
+        topic if isinstance(topic, str) else str(topic),
+        state if isinstance(state, bytes) else b"",
+        id=position,
+    )
+
+
+@lru_cache(1024)
+def _stream(given: object) -> UUID:
+    try:
+        stream = UUID(str(given))
+    except ValueError:
+        return NO_STREAM
+    return stream if stream.hex == given else NO_STREAM
 
 
 def _vault_rows(found: sqlite3.Cursor) -> list[VaultRow]:

@@ -30,6 +30,9 @@ Front = tuple[str, int, str, bytes, int]
 #: sealed log, 4 the vault.
 SCHEMA_REVISION = 4
 
+#: Given for what is no stream's id.
+NO_STREAM = UUID(int=0)
+
 #: How many different epochs there are (16 bits).
 EPOCHS = 1 << 16
 

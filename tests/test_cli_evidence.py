@@ -283,3 +283,35 @@ def test_check_ends_where_rows_are_gone_up_to_the_place_of_a_view(operator, paus
     done = subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert done.returncode == 5, done.stderr
     assert json.loads(done.stdout)["faults"]
+
+
+ALTERED = [
+    ("stored_events", "originator_id", "'zz'"),
+    ("stored_events", "originator_id", "x'ff'"),
+    ("stored_events", "originator_version", "'x'"),
+    ("stored_events", "topic", "x'ff'"),
+    ("stored_events", "state", "x''"),
+    ("stored_events", "state", "''"),
+    ("stored_events", "state", "'abc'"),
+    ("tree_heads", "checkpoint", "x'ff00ff'"),
+    ("tree_heads", "made_at", "'abc'"),
+    ("tree_heads", "made_at", "9000000000000000000"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "value"), ALTERED)
+def test_a_column_altered_into_another_type_is_a_fault_at_its_place_and_ends_nothing(
+    operator, pause, tmp_path, table, column, value
+):
+    operator("withdraw", pause, "--operator", "maria")
+    operator("rebuild", "all")
+    operator("seal")
+    rows = table == "stored_events"
+    tampered(tmp_path, f"UPDATE {table} SET {column} = {value} WHERE {'rowid' if rows else 'size'} = 2")
+    code, told = operator("check")
+    assert (code, told["outcome"]) == (5, "faults"), told
+    assert 2 in {fault["position"] if rows else fault["leaf"] for fault in told["faults"]}
+    if rows:
+        assert operator("rebuild", "all")[0] == 0
+        assert operator("events", "--all-tenants")[0] == 0
+        assert operator("export", "--all-tenants", "--no-report", "--out", tmp_path / "bundle")[0] in {0, 5}
