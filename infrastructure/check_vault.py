@@ -8,11 +8,13 @@ from uuid import UUID
 from eventsourcing.persistence import Notification
 from pydantic_core import from_json
 
+from ..domain.errors import InteractionConfigurationError
 from ..domain.ids import Identity
 from .check_streams import Fault
+from .keys import KeyRing
 from .sealed import sealed_rows
 from .store import KEY_KINDS, LedgerRecorder, VaultRow
-from .vault import CIPHER
+from .vault import CIPHER, Vault, unwraps_some
 
 _BATCH = 500
 _FRONT = 40
@@ -21,8 +23,11 @@ _NAMED = re.compile(rb'"cipher":"%b","key":"([0-9a-f-]{36})"' % CIPHER.encode())
 _PAUSE = re.compile(rb'"pause":"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"')
 
 
-def vault_faults(recorder: LedgerRecorder) -> Iterator[Fault]:
-    """Hold the vault against the rows, and the rows against the vault (blocks); a batch of each is held at once."""
+def vault_faults(recorder: LedgerRecorder, ring: KeyRing | None = None) -> Iterator[Fault]:
+    """Hold the vault against the rows, and the rows against the vault (blocks); a batch of each is held at once.
+
+    With a ring every data key is unwrapped as well; without one, whether it is what was written is not known.
+    """
     stream = _Stream(None)
     for rows in sealed_rows(recorder).streams(_BATCH):
         named: list[tuple[Notification, UUID, bytes]] = []
@@ -34,7 +39,7 @@ def vault_faults(recorder: LedgerRecorder) -> Iterator[Fault]:
             yield from stream.read(row)
         yield from _missing(recorder, named)
     yield from stream.ended()
-    yield from _destroyed(recorder)
+    yield from _rows(recorder, ring)
 
 
 @dataclass(slots=True)
@@ -83,10 +88,11 @@ def _missing(recorder: LedgerRecorder, named: Sequence[tuple[Notification, UUID,
             yield Fault("vault", "the row names a key that is not in the vault", row.id)
 
 
-def _destroyed(recorder: LedgerRecorder) -> Iterator[Fault]:
-    """Look for the orders of what was destroyed. They stand before it happens, so the vault is read first."""
+def _rows(recorder: LedgerRecorder, ring: KeyRing | None) -> Iterator[Fault]:
+    """Go through the vault: are its keys what was written, was what is gone ordered, and is what was ended gone?"""
     held, last = recorder.identity(), None
-    identity = Identity(held.ledger_id, held.identity_key)
+    identity, vault = Identity(held.ledger_id, held.identity_key), Vault(held.ledger_id, ring)
+    at_hand = ring is not None and _unwraps(recorder, ring)
     while True:
         try:
             rows = recorder.vault_after(last, _BATCH)
@@ -95,25 +101,64 @@ def _destroyed(recorder: LedgerRecorder) -> Iterator[Fault]:
             return
         if not rows:
             return
-        yield from _unordered(recorder, identity, rows)
+        yield from _against_orders(recorder, identity, rows)
+        if at_hand:
+            yield from _spoilt(vault, rows)
         last = rows[-1].pause
 
 
-def _unordered(recorder: LedgerRecorder, identity: Identity, rows: Sequence[VaultRow]) -> Iterator[Fault]:
-    gone = [(row.pause, kind) for row in rows for kind in KEY_KINDS if getattr(row, kind) is None]
-    streams = {identity.erasures(pause): pause for pause, _ in gone}
+def _unwraps(recorder: LedgerRecorder, ring: KeyRing) -> bool:
+    """Tell whether a ring is this ledger's: by another one nothing can be said of its keys."""
+    try:
+        return unwraps_some(recorder, ring)
+    except ValueError:
+        # What cannot be read is told by whoever goes through the vault.
+        return False
+
+
+def _against_orders(recorder: LedgerRecorder, identity: Identity, rows: Sequence[VaultRow]) -> Iterator[Fault]:
+    """Hold keys against the orders on record. These stand before a key is gone, so the vault is read first."""
+    streams = {identity.erasures(row.pause): row.pause for row in rows}
     newest: dict[tuple[UUID, str], str] = {}
-    for row in recorder.load(list(streams)).rows if streams else ():
-        said = _said(row)
+    destroyed: set[tuple[UUID, str]] = set()
+    for fact in recorder.load(list(streams)).rows:
+        said = _said(fact)
         if said is not None:
-            newest[streams[_id(row)], said[1]] = said[2]
-    for pause, kind in gone:
-        word = newest.get((pause, kind))
-        if word is None:
-            yield Fault("vault", f"the {kind} key was destroyed, and nobody ordered it", stream=pause)
-        elif word == "held":
-            # An order that met a hold is over: it licenses nothing that comes later.
-            yield Fault("vault", f"the {kind} key was destroyed, and its order had ended at a hold", stream=pause)
+            key = streams[_id(fact)], said[1]
+            newest[key] = said[2]
+            destroyed |= {key} if said[2] == "destroyed" else set()
+    # An erasure beside the check may have ended since: what stood before its end is looked at again.
+    again = {one.pause: one for one in recorder.vault(sorted({pause for pause, _ in destroyed}))} if destroyed else {}
+    for row in rows:
+        for kind in KEY_KINDS:
+            key = row.pause, kind
+            if getattr(row, kind) is None:
+                yield from _unordered(kind, row.pause, newest.get(key))
+            elif key in destroyed and getattr(again.get(row.pause), kind, None) is not None:
+                # A backup that was put back, or somebody who undid it.
+                says = f"that the {kind} key was destroyed is on record, and it stands; erase it again"
+                yield Fault("vault", says, stream=row.pause)
+
+
+def _unordered(kind: str, pause: UUID, word: str | None) -> Iterator[Fault]:
+    if word is None:
+        yield Fault("vault", f"the {kind} key was destroyed, and nobody ordered it", stream=pause)
+    elif word == "held":
+        # An order that met a hold is over: it licenses nothing that comes later.
+        yield Fault("vault", f"the {kind} key was destroyed, and its order had ended at a hold", stream=pause)
+
+
+def _spoilt(vault: Vault, rows: Sequence[VaultRow]) -> Iterator[Fault]:
+    """Unwrap every key: another pause's, another kind's and another ledger's do not open."""
+    for key in vault.opening(rows).values():
+        try:
+            spoilt = key.wrapped is not None and key.aead() is None
+        except InteractionConfigurationError:
+            says = f"the {key.kind} key is wrapped by a vault key that is not in the key ring here"
+            yield Fault("vault", says, stream=key.pause)
+            continue
+        if spoilt:
+            yield Fault("vault", f"the {key.kind} key is not what was written", stream=key.pause)
 
 
 def _said(row: Notification) -> tuple[UUID, str, str] | None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from itertools import chain
@@ -30,6 +31,7 @@ from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome
 from .cli_views import bar
 from .headers import Log
+from .keys import KEY_FILE, VAULT_ENVIRONMENT, KeyFile, KeyRing
 from .log_key import log_signer
 from .mapper import FactMapper
 from .merkle import Unproved
@@ -39,7 +41,7 @@ from .readings import record_reading
 from .sealed import NO_HEAD, SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
-from .settings import LedgerSettings, keys_directory, store_url
+from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
 from .views import rows_of
 from .wiring import Ledger, open_ledger, open_recorder, open_views, product_version
 
@@ -229,7 +231,7 @@ def check(
         keys += [signer.verifier] if signer else []
         log = Log(opened.recorder, FactMapper(ledger_id), ledger_id)
         held = [] if no_views else opened.views()
-        more = chain(vault_faults(opened.recorder), views_faults(log, held, progress))
+        more = chain(vault_faults(opened.recorder, opened.vault_keys()), views_faults(log, held, progress))
         checked = Check(opened.recorder, opened.rows, keys, heads).run(progress, more)
     return _checked(checked)
 
@@ -259,7 +261,7 @@ def _checked(checked: Checked) -> Outcome:
 
 
 class Opened:
-    """A ledger's store and its sealed log, without the rest: no token key is read, and nothing is written."""
+    """A ledger's store and its sealed log, without the rest: no token key is used, and nothing is written."""
 
     def __init__(self, where: Where) -> None:
         self._settings = where.settings()
@@ -275,6 +277,16 @@ class Opened:
     def __exit__(self, *_: object) -> None:
         self.recorder.close()
         self._apart.close()
+
+    def vault_keys(self) -> KeyRing | None:
+        """Read the keys that wrap the vault's data keys, where they are at hand: an auditor need not have them."""
+        named = os.environ.get(VAULT_ENVIRONMENT)
+        if named:
+            return KeyRing.from_environment(named, "vault")
+        directory = keys_directory(self._settings.keys_directory)
+        if os.environ.get(KEYS_VARIABLE) or not os.access(directory / KEY_FILE, os.R_OK):
+            return None
+        return KeyFile(directory).load_vault()
 
     def views(self) -> list[tuple[Projection, Rows]]:
         """Give the views, wherever they are kept."""

@@ -402,10 +402,15 @@ def require_opened(recorder: LedgerRecorder, kid: str | None, ring: KeyRing | No
     """
     if kid is None or (ring is not None and ring.by_kid(kid) is not None):
         return
-    wrapped = (wrapper_of(one) for row in vault_rows(recorder) for one in (row.content, row.person))
-    if ring is None or not any(by is not None and ring.by_kid(by) is not None for by in wrapped):
+    if ring is None or not unwraps_some(recorder, ring):
         require_wrapper(kid, ring)
     _log.error("vault key %s is not in the key ring here: what was written in the pauses it wraps is not read", kid)
+
+
+def unwraps_some(recorder: LedgerRecorder, ring: KeyRing) -> bool:
+    """Tell whether a ring holds any of the keys that wrap a vault (blocks)."""
+    wrapped = (wrapper_of(one) for row in vault_rows(recorder) for one in (row.content, row.person))
+    return any(kid is not None and ring.by_kid(kid) is not None for kid in wrapped)
 
 
 def _row_of(ledger: UUID, stream: UUID, version: int, topic: str) -> bytes:
