@@ -389,6 +389,7 @@ def show_pause(
     content: Annotated[bool, typer.Option("--content", help="Show what people wrote as well.")] = False,
 ) -> Outcome:
     """Tell a pause's story, refused attempts included, as sentences; with --json as facts too."""
+    where.must_be_there()
 
     async def work(ledger: Ledger) -> Outcome:
         facts = await ledger.story(pause)

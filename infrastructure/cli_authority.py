@@ -132,6 +132,7 @@ def policies(
     content: Annotated[bool, typer.Option("--content", help="Show whom they name as well.")] = False,
 ) -> Outcome:
     """Tell the policies in force, and every change with who made it."""
+    where.must_be_there()
 
     async def inside() -> tuple[PolicyChanged, ...]:
         async with open_ledger(where.store, where.settings()) as ledger:

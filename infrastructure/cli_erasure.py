@@ -192,6 +192,7 @@ def lift(
 @grouped
 def list_holds(where: Where, *, operator: Who, tenant: Tenant) -> Outcome:
     """Tell which holds and retention floors stand in a tenant."""
+    where.must_be_there()
 
     async def work(ledger: Ledger) -> Outcome:
         custody = await ledger.operator(Actor(operator)).custody(Scope(tenant_id=tenant))
@@ -250,6 +251,7 @@ def subject(
     Facts of no tenant that name somebody with that id (policies, switches, readings) are listed by their positions.
     Rows that cannot be read are set aside, and counted.
     """
+    where.must_be_there()
     scope = Scope(tenant_id=tenant, sub_tenant_id=sub_tenant, namespace=namespace)
 
     async def work(ledger: Ledger) -> Outcome:

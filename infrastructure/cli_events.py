@@ -26,6 +26,7 @@ def show_events(
     limit: Limit = 100,
 ) -> Outcome:
     """List a page of the log as CloudEvents 1.0: headers alone, in order; go on with --after and its `next`."""
+    where.must_be_there()
     scope = reach.scope
 
     async def inside() -> Outcome:

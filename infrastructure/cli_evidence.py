@@ -265,6 +265,7 @@ class Opened:
 
     def __init__(self, where: Where) -> None:
         self._settings = where.settings()
+        where.must_be_there()
         self.recorder = open_recorder(store_url(where.store), self._settings)
         self._apart = (
             self.recorder if self._settings.views is None else open_views(self._settings.views, self._settings)

@@ -22,8 +22,9 @@ from ..domain.commands import Actor
 from ..domain.errors import InteractionConfigurationError, PauseRejected
 from ..domain.interactions import VALUE_BYTES, Interaction
 from ..domain.turn import TURN_BYTES, Turn
-from .settings import LedgerSettings
+from .settings import STORE_VARIABLE, LedgerSettings, store_url
 from .transcripts import known
+from .wiring import sqlite_path
 
 T = TypeVar("T")
 
@@ -90,6 +91,18 @@ class Where:
             pooled=self.pooled,
             interactions=tuple(one for named in self.interactions or () for one in loaded(named)),
         )
+
+    def must_be_there(self) -> None:
+        """Let nobody who only reads make a ledger: that of a mistyped path would be empty, and whole.
+
+        Raises:
+            InteractionConfigurationError: there is no file where a SQLite ledger is said to be.
+        """
+        url = store_url(self.store)
+        if url.startswith("sqlite:") and not os.path.exists(path := sqlite_path(url)):  # noqa: PTH110 - unlike Path, it is silent of what it may not see
+            raise InteractionConfigurationError(
+                f"there is no ledger at {path}; name the one you mean by --store or {STORE_VARIABLE}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def switch(
 @grouped
 def switches(where: Where) -> Outcome:
     """Tell which surfaces of the door the kernel serves, and every flip with who made it."""
+    where.must_be_there()
 
     async def inside() -> list[SwitchFlipped]:
         async with open_ledger(where.store, where.settings()) as ledger:

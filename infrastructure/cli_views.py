@@ -71,6 +71,7 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most so many row
 
 def _asking(where: Where, view: str, ask: Callable[[Ledger, list[str]], Awaitable[Outcome]]) -> Outcome:
     """Catch up with the log for a bounded time, ask, and say so where the answer is of the past."""
+    where.must_be_there()
 
     async def inside() -> Outcome:
         async with open_ledger(where.store, where.settings()) as ledger:
@@ -345,6 +346,7 @@ def stranded(where: Where, reach: Reach, *, limit: Limit = 100) -> Outcome:
 @grouped
 def lag(where: Where) -> Outcome:
     """Tell how far each view is behind the log, and how many facts it could not fold."""
+    where.must_be_there()
 
     async def work(ledger: Ledger) -> Outcome:
         found = await ledger.views.lag()
@@ -367,6 +369,7 @@ def lag(where: Where) -> Outcome:
 @grouped
 def rebuild(where: Where, view: Annotated[str, typer.Argument(metavar="VIEW", help="Its name, or all.")]) -> Outcome:
     """Build a view anew beside the live one, and put it in its place; writers write on, and the old one answers."""
+    where.must_be_there()
 
     async def work(ledger: Ledger) -> Outcome:
         named = () if view == "all" else (view,)

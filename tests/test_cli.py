@@ -470,6 +470,7 @@ class TestShow:
         assert QUESTION in ran.json["sentences"][0]
 
     def test_an_unknown_pause_is_not_in_this_store(self, pl):
+        pl("migrate")
         ran = pl("show", uuid4(), "--json")
         assert (ran.code, ran.json["reason"]) == (3, "request_missing")
 
@@ -569,8 +570,7 @@ class TestTheLedgerItself:
         assert (ran.code, ran.json["outcome"]) == (2, "misconfigured")
 
     def test_a_store_that_cannot_speak_leaves_with_4(self, pl):
-        blocked = pl.file("file", b"")
-        ran = pl("show", uuid4(), "--store", f"sqlite:///{blocked}/ledger.db", "--json")
+        ran = pl("show", uuid4(), "--store", f"sqlite:///{pl.folder}", "--json")
         assert (ran.code, ran.json["outcome"], ran.json["store_outcome"]) == (4, "unavailable", "not_started")
 
     def test_a_store_that_is_newer_leaves_with_4(self, pl):
@@ -642,6 +642,7 @@ class TestWhatGoesWrong:
         def fails(*_):
             raise RuntimeError("holds the token plp1secret")
 
+        pl("migrate")
         monkeypatch.setattr(sqlite.SQLiteRecorder, "load", fails)
         as_json, in_words = pl("show", uuid4(), "--json"), pl("show", uuid4())
         assert (as_json.code, as_json.json["outcome"], as_json.json["error"]) == (1, "fault", "RuntimeError")
@@ -654,6 +655,7 @@ class TestWhatGoesWrong:
         def interrupts(*_):
             raise KeyboardInterrupt
 
+        pl("migrate")
         monkeypatch.setattr(sqlite.SQLiteRecorder, "load", interrupts)
         ran = pl("show", uuid4(), "--json")
         assert (ran.code, ran.json["outcome"]) == (130, "interrupted")
@@ -664,6 +666,7 @@ class TestWhatGoesWrong:
             assert "Usage" in ran.out
 
     def test_main_leaves_with_the_exit_code(self, pl, monkeypatch):
+        pl("migrate")
         monkeypatch.setattr("sys.argv", ["pauseledger", "show", str(uuid4())])
         with pytest.raises(SystemExit) as left:
             cli.main()

@@ -315,3 +315,23 @@ def test_a_column_altered_into_another_type_is_a_fault_at_its_place_and_ends_not
         assert operator("rebuild", "all")[0] == 0
         assert operator("events", "--all-tenants")[0] == 0
         assert operator("export", "--all-tenants", "--no-report", "--out", tmp_path / "bundle")[0] in {0, 5}
+
+
+NOBODY = "00000000-0000-8000-8000-000000000000"
+READING = [
+    ("check",), ("head",), ("prove", NOBODY), ("show", NOBODY), ("events", "--all-tenants"), ("open", "--all-tenants"),
+    ("history", "--tenant", "acme", "--session", "s"), ("refusals", "--all-tenants"), ("times", "--all-tenants"),
+    ("stranded", "--all-tenants"), ("lag",), ("rebuild", "all"), ("policies",), ("switches",),
+    ("export", "--all-tenants", "--out", "bundle"), ("hold", "list", "--operator", "maria", "--tenant", "acme"),
+    ("subject", "maria", "--tenant", "acme"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_who_only_reads_makes_no_ledger_at_a_mistyped_path(operator, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    code, told = operator(*command, "--store", f"sqlite:///{tmp_path / 'typo' / 'ledger.db'}")
+    assert (code, told["outcome"]) == (2, "misconfigured"), told
+    assert f"there is no ledger at {tmp_path / 'typo' / 'ledger.db'}" in told["says"]
+    assert not (tmp_path / "typo").exists()
+    assert not (tmp_path / "keys").exists()

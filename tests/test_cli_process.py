@@ -81,6 +81,7 @@ def test_the_main_job_over_processes(pauseledger):
 
 
 def test_what_failed_is_one_line_and_no_traceback(pauseledger):
+    pauseledger("migrate")
     for arguments, code in ((["show", "x"], 2), (["show", "00000000-0000-8000-8000-000000000000"], 3)):
         ran = pauseledger(*arguments)
         assert (ran.returncode, ran.stdout) == (code, "")

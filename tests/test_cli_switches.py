@@ -27,6 +27,7 @@ def pl(store, capsys):
 
 
 def test_a_surface_is_rolled_back_until_somebody_flips_it(pl, store):
+    pl("migrate")
     code, out, _ = pl("switches", "--json")
     assert (code, json.loads(out)) == (
         0,
