@@ -1,7 +1,7 @@
 """The command line's `erase`, `hold`, `retention` and `subject`: what is destroyed, what is kept, and what is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -26,6 +26,7 @@ from ..domain.facts import rfc3339
 from ..domain.sentences import tell_all
 from .cli_inputs import Where, grouped
 from .cli_shapes import EXITS, Outcome, fact_shape, failed
+from .subjects import Named
 from .wiring import Ledger, open_ledger
 
 T = TypeVar("T")
@@ -59,7 +60,8 @@ def erase(
     """Destroy the keys of what was said, or of who said it, for good; recorded before and after.
 
     What is still open is taken back first, and an owed turn is given up. Rows, digests, views and proofs stand. A legal
-    hold or a retention floor refuses (exit 3). Cut off in between, the same command again goes on.
+    hold or a retention floor refuses (exit 3). Cut off in between, the same command again goes on. What somebody only
+    handled as an operator is not theirs: --of-person leaves what was said there, and tells it.
     """
     kinds = [kind for kind, chosen in zip(KINDS, (content, person), strict=True) if chosen]
     if not kinds or (pause is None) == (of_person is None) or (of_person is None) != (tenant is None):
@@ -68,12 +70,13 @@ def erase(
     async def work(ledger: Ledger) -> Outcome:
         acting = ledger.operator(Actor(operator))
         if pause is not None:
-            erasing = _Each(ledger, acting, kinds, reason)
-            await erasing.erase([pause])
+            erasing = _Each(ledger, acting, reason)
+            await erasing.erase({pause: kinds})
             return await erasing.told(alone=True)
         named = await ledger.named(str(of_person), Scope(tenant_id=str(tenant)))
-        erasing = _Each(ledger, acting, kinds, reason, named.unreadable)
-        await erasing.erase(named.pauses)
+        spared = [one for one in named.pauses if one in named.handled and "content" in kinds]
+        erasing = _Each(ledger, acting, reason, named.unreadable, spared)
+        await erasing.erase(_of_person(named, kinds))
         return await erasing.told()
 
     return _in_ledger(where, work)
@@ -85,16 +88,16 @@ class _Each:
 
     ledger: Ledger
     acting: Operator
-    kinds: Sequence[ContentKind]
     reason: str
     unreadable: Sequence[int] = ()
+    spared: Sequence[UUID] = ()
     done: list[Erased] = field(default_factory=list)
     kept: list[tuple[UUID, LedgerError]] = field(default_factory=list)
 
-    async def erase(self, pauses: Iterable[UUID]) -> None:
+    async def erase(self, pauses: Mapping[UUID, Iterable[ContentKind]]) -> None:
         """Erase them, and go on behind those that are kept; where nothing works, none of the others would."""
-        for pause in pauses:
-            for kind in self.kinds:
+        for pause, kinds in pauses.items():
+            for kind in kinds:
                 try:
                     self.done.append(await self.acting.erase(pause, kind, self.reason, scrub=False))
                 except (ErasureHeld, NotErasable, LedgerCorrupt, LedgerTooNew, RequestMissing) as kept:
@@ -120,10 +123,15 @@ class _Each:
             ],
             "kept": [{"pause_id": str(pause), "says": str(why)} for pause, why in self.kept],
             "unreadable": list(self.unreadable),
+            "handled": [str(pause) for pause in self.spared],
             "scrubbed": scrubbed,
         }
         lines = [f"erased  {one.kind} of {', '.join(map(str, one.pauses))}" for one in self.done]
         lines += [f"kept    {pause}: {why}" for pause, why in self.kept]
+        lines += [
+            f"spared  {pause}: they handled it as an operator, and nothing said there is theirs"
+            for pause in self.spared
+        ]
         lines = [*(lines or ["nothing names them"]), *_unread(self.unreadable)]
         if not scrubbed:
             lines.append("scrub   traces of the keys may be in the store's own files; run `pauseledger keys scrub`")
@@ -135,6 +143,12 @@ class _Each:
             return await self.ledger.scrub()
         except StoreUnavailable:
             return False
+
+
+def _of_person(named: Named, kinds: Iterable[ContentKind]) -> dict[UUID, list[ContentKind]]:
+    """Choose what is erased of a person: what was said where they had a part, and their name where a key seals it."""
+    of: dict[ContentKind, frozenset[UUID]] = {"content": named.part, "person": named.part | named.handled}
+    return {pause: [kind for kind in kinds if pause in of[kind]] for pause in named.pauses}
 
 
 def _unread(positions: Sequence[int]) -> list[str]:

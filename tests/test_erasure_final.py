@@ -9,7 +9,15 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from pauseledger import Actor, Axes, InteractionConfigurationError, PauseCommand, Turn
+from pauseledger import (
+    Actor,
+    Axes,
+    InteractionConfigurationError,
+    PauseCommand,
+    PresentCommand,
+    ReissueCommand,
+    Turn,
+)
 from pauseledger.infrastructure.cli import main
 from pauseledger.infrastructure.keys import KeyFile
 from pauseledger.infrastructure.sqlite import SQLiteRecorder
@@ -154,3 +162,28 @@ def test_a_check_finds_an_erasure_that_was_undone_and_a_vault_that_was_spoilt(tm
 async def erased_again(stage, pause):
     async with stage.ledger() as ledger:
         assert not (await ledger.operator(OLGA).erase(pause, "content", "gdpr-17")).existing
+
+
+def test_what_somebody_only_handled_as_an_operator_is_not_theirs(tmp_path, run):
+    stage = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
+
+    async def story():
+        async with stage.ledger() as ledger:
+            theirs, reissued, shown, erased = [await asked(ledger, occurrence=at) for at in range(4)]
+            await theirs.answer(answered_by=OLGA)
+            await ledger.operator(OLGA).reissue(ReissueCommand(reissued.pause_id, axes=None))
+            command = PresentCommand(shown.pause_id, axes=None, to=Actor("maria"), rendering="page")
+            await ledger.operator(OLGA).presented(command)
+            await ledger.operator(OLGA).erase(erased.pause_id, "person", "gdpr-17")
+            return [str(one.pause_id) for one in (theirs, reissued, shown, erased)]
+
+    theirs, reissued, shown, erased = asyncio.run(story())
+    erase = ["erase", "--of-person", "olga", "--tenant", SCOPE.tenant_id, "--operator", "root", "--reason", "gdpr-17"]
+    told = run(stage, 0, *erase, "--content")
+    assert [one["pauses"] for one in told["erased"]] == [[theirs]]
+    assert sorted(told["handled"]) == sorted([reissued, shown])
+    assert run(stage, 0, "show", reissued)["state"] == "open"
+    told = run(stage, 0, *erase, "--person")
+    assert sorted(one["pauses"][0] for one in told["erased"]) == sorted([theirs, reissued, shown])
+    assert told["handled"] == []
+    assert len(run(stage, 0, "subject", "olga", "--tenant", SCOPE.tenant_id)["pauses"]) == 4, "all are told"
