@@ -189,9 +189,12 @@ def prove(
         proofs = {fact["leaf_index"]: prove_leaf(opened.rows, fact["leaf_index"], newest).text() for fact in facts}
     lines = [f"leaf    {one['leaf_index']}  {one['topic']}, version {one['version']}" for one in facts]
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for index, text in proofs.items():
-            (out / f"{index}.tlog-proof").write_text(text, "utf-8")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for index, text in proofs.items():
+                (out / f"{index}.tlog-proof").write_text(text, "utf-8")
+        except OSError as failed:
+            raise InteractionConfigurationError(f"cannot write into {out}: {failed.strerror}") from None
         return Outcome(
             {"outcome": "proved", "facts": facts, "files": [f"{index}.tlog-proof" for index in proofs]}, lines
         )
@@ -222,7 +225,7 @@ def check(
     auditor: Auditor = None,
 ) -> Outcome:
     """Re-read everything and prove it: rows, streams, rounds, tree, heads, views. Exit code 5 on any fault."""
-    keys = [Verifier.parse(text_in(one)) for one in public_key or ()]
+    keys = [key_in(one) for one in public_key or ()]
     heads = [Kept(text_in(one), f"kept in {one}") for one in head or ()]
     with Opened(where) as opened, bar("checking") as progress:
         opened.recorded(auditor, "check")
@@ -338,6 +341,18 @@ def text_in(path: Path) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InteractionConfigurationError(f"cannot read {path}: {type(error).__name__}") from None
+
+
+def key_in(path: Path) -> Verifier:
+    """Read a file of a public key.
+
+    Raises:
+        InteractionConfigurationError: it cannot be read, or holds none.
+    """
+    try:
+        return Verifier.parse(text_in(path))
+    except Unproved as none:
+        raise InteractionConfigurationError(f"{path}: {none}") from None
 
 
 def in_ledger(where: Where, settings: LedgerSettings, work: Callable[[Ledger], Awaitable[T]]) -> T:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from .cli_evidence import Auditor, Opened, in_ledger, proving, text_in
+from .cli_evidence import Auditor, Opened, in_ledger, key_in, proving, text_in
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome
 from .cli_views import Reach, bar, moment_of
@@ -17,7 +17,6 @@ from .export import Export, ExportCommand, require_key
 from .keys import KEY_FILE, VAULT_ENVIRONMENT
 from .log_key import log_signer
 from .mapper import FactMapper
-from .notes import Verifier
 from .sealer import Sealing
 from .settings import keys_directory, store_url
 from .vault import Vault
@@ -69,7 +68,7 @@ def export(
         opened.recorded(auditor, "export", pause)
         ledger_id = opened.recorder.identity().ledger_id
         signer = log_signer(ledger_id, keys_directory(where.keys_dir))
-        given = None if public_key is None else Verifier.parse(text_in(public_key))
+        given = None if public_key is None else key_in(public_key)
         key = require_key(given or (signer.verifier if signer else None))
         mapper = FactMapper(ledger_id, vault=_vault(where, opened))
         done = Export(opened.recorder, opened.rows, mapper, key, scope=scope, command=command, progress=progress).run()

@@ -146,8 +146,7 @@ class Export:
     def run(self) -> Exported:
         """Make the bundle; where it fails, nothing is left behind."""
         out = self._command.out
-        if out.exists() and not (out.is_dir() and out.suffix != ".zip" and not any(out.iterdir())):
-            raise InteractionConfigurationError(f"{out} is there already, and not empty; give another place")
+        _require_free(out)
         newest = self._rows.newest_head()
         if newest is None:
             raise InteractionConfigurationError(NO_HEAD)
@@ -383,6 +382,15 @@ def _opened(path: Path) -> TextIO:
     return path.open("w", encoding="utf-8", newline="\n")
 
 
+def _require_free(out: Path) -> None:
+    try:
+        taken = out.exists() and not (out.is_dir() and out.suffix != ".zip" and not any(out.iterdir()))
+    except OSError as failed:
+        raise InteractionConfigurationError(f"cannot write {out}: {failed.strerror}; give another place") from None
+    if taken:
+        raise InteractionConfigurationError(f"{out} is there already, and not empty; give another place")
+
+
 @contextmanager
 def _placed(out: Path) -> Iterator[Path]:
     """Lend a folder beside the place meant, and move it there whole, or as an archive; nothing half is ever there."""
@@ -399,6 +407,8 @@ def _placed(out: Path) -> Iterator[Path]:
             _pack(folder, aside / "packed")
             (aside / "packed").rename(out)
         else:
+            for path in folder.rglob("*"):
+                path.chmod(0o700 if path.is_dir() else 0o600)
             folder.rename(out)
     except OSError as failed:
         raise InteractionConfigurationError(f"cannot write {out}: {failed.strerror}; nothing is left of it") from None

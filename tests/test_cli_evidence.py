@@ -335,3 +335,27 @@ def test_who_only_reads_makes_no_ledger_at_a_mistyped_path(operator, tmp_path, m
     assert f"there is no ledger at {tmp_path / 'typo' / 'ledger.db'}" in told["says"]
     assert not (tmp_path / "typo").exists()
     assert not (tmp_path / "keys").exists()
+
+
+def test_files_that_cannot_be_what_they_are_given_for_are_bad_input(operator, pause, tmp_path):
+    operator("seal")
+    (tmp_path / "no-folder").write_text("")
+    long = tmp_path / ("a" * 300)
+    exports = ("export", "--all-tenants", "--no-report", "--out")
+    for command, says in (
+        (("check", "--public-key", "/dev/null"), "/dev/null: the public key is no Ed25519 key"),
+        ((*exports, tmp_path / "bundle", "--public-key", "/dev/null"), "/dev/null: the public key is no Ed25519 key"),
+        (("prove", pause, "--out", tmp_path / "no-folder"), f"cannot write into {tmp_path / 'no-folder'}"),
+        ((*exports, long), f"cannot write {long}"),
+    ):
+        code, told = operator(*command)
+        assert (code, told["outcome"]) == (2, "misconfigured"), told
+        assert says in told["says"]
+
+
+def test_a_bundle_is_its_owners_alone(operator, pause, tmp_path):
+    operator("seal")
+    assert operator("export", "--all-tenants", "--no-report", "--out", tmp_path / "bundle")[0] == 0
+    found = {path.is_dir(): path.stat().st_mode & 0o777 for path in (tmp_path / "bundle").rglob("*")}
+    assert found == {True: 0o700, False: 0o600}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "bundle").rglob("*"))
