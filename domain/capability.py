@@ -318,7 +318,8 @@ class Operator:
 
         Raises:
             ErasureHeld: a legal hold or a retention floor stands; nothing was destroyed.
-            NotErasable: the pause was stored before the ledger had a vault key.
+            NotErasable: all of it was stored before the ledger had a vault key. Where some was, the rest is erased, and
+                `in_clear` says so.
             RequestMissing: the pause is not in this store.
             InteractionConfigurationError: the words are none, or the database role may not destroy keys.
             StoreUnavailable: the store could not speak; the same erasure again goes on.

@@ -58,16 +58,19 @@ class Erased:
     """What an erasure came to.
 
     Attributes:
-        pauses: The pauses of the round; all were erased together.
+        pauses: The pauses of the round that have keys; all were erased together.
         existing: Whether there was nothing left to do.
         scrubbed: Whether the store's own files were scrubbed behind it, so that the key is in none. False: readers or
             the database role were in the way, or it was not asked for; `Ledger.scrub` does it later.
+        in_clear: The pauses of the round that were begun before the ledger had a vault key: what was written of them
+            until then stays, and can be read.
     """
 
     pauses: tuple[UUID, ...]
     kind: ContentKind
     existing: bool
     scrubbed: bool = False
+    in_clear: tuple[UUID, ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,7 +107,10 @@ class Erasing:
         round_ = await self._round()
         ids = tuple(pause.id for pause in round_.pauses)
         standing = await vault.standing(ids, self.kind)
-        if any(one not in standing for one in ids) or _in_clear(round_):
+        clear = _in_clear(round_)
+        # Of a pause begun before there was a vault key, what came later is encrypted.
+        ids = tuple(one for one in ids if one in standing)
+        if not ids:
             raise NotErasable(self.pause)
         told = await self._told(ids)
         pending = self._pending(told)
@@ -115,11 +121,11 @@ class Erasing:
             await self._require_still_free(vault, round_, newest)
             await vault.destroy(ids, self.kind)
         elif not pending:
-            return Erased(ids, self.kind, existing=True)
+            return Erased(ids, self.kind, existing=True, in_clear=clear)
         # Nothing is left that a hold could keep.
         await self._record(ids, "destroyed")
         self.services.decided("erased", round_.lead, kind=self.kind)
-        return Erased(ids, self.kind, existing=False)
+        return Erased(ids, self.kind, existing=False, in_clear=clear)
 
     async def _round(self) -> Round:
         found = await self.services.pauses.find(self.pause)
@@ -245,6 +251,7 @@ async def _scrubbed(vault: Vault) -> bool:
         return False
 
 
-def _in_clear(round_: Round) -> bool:
-    """Tell whether texts of a round were stored as they are, before the ledger had a vault key."""
-    return any(content.cipher == "none" for pause in round_.pauses for content in contents_of(pause.paused))
+def _in_clear(round_: Round) -> tuple[UUID, ...]:
+    """List the pauses of a round that were stored as they are, before the ledger had a vault key."""
+    clear = (pause for pause in round_.pauses if any(one.cipher == "none" for one in contents_of(pause.paused)))
+    return tuple(pause.id for pause in clear)

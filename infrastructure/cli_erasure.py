@@ -115,10 +115,17 @@ class _Each:
         if alone and not self.done:
             raise self.kept[0][1]
         words = [str(failed(why).shape["outcome"]) for _, why in self.kept]
+        clear = sorted({str(pause) for one in self.done for pause in one.in_clear})
+        words += ["not_erasable"] if clear else []
         shape = {
             "outcome": max(words, key=lambda word: EXITS.get(word, 0), default="erased"),
             "erased": [
-                {"pauses": [str(pause) for pause in one.pauses], "kind": one.kind, "existing": one.existing}
+                {
+                    "pauses": [str(pause) for pause in one.pauses],
+                    "kind": one.kind,
+                    "existing": one.existing,
+                    "in_clear": [str(pause) for pause in one.in_clear],
+                }
                 for one in self.done
             ],
             "kept": [{"pause_id": str(pause), "says": str(why)} for pause, why in self.kept],
@@ -127,6 +134,7 @@ class _Each:
             "scrubbed": scrubbed,
         }
         lines = [f"erased  {one.kind} of {', '.join(map(str, one.pauses))}" for one in self.done]
+        lines += [f"clear   {pause}: what was written before the ledger had a vault key stays" for pause in clear]
         lines += [f"kept    {pause}: {why}" for pause, why in self.kept]
         lines += [
             f"spared  {pause}: they handled it as an operator, and nothing said there is theirs"

@@ -18,10 +18,11 @@ from pauseledger import (
     ReissueCommand,
     Turn,
 )
+from pauseledger.domain.errors import NotErasable
 from pauseledger.infrastructure.cli import main
 from pauseledger.infrastructure.keys import KeyFile
 from pauseledger.infrastructure.sqlite import SQLiteRecorder
-from pauseledger.infrastructure.stories import SCOPE, Stage, asked
+from pauseledger.infrastructure.stories import SCOPE, Stage, asked, asked_round, round_of
 from pauseledger.infrastructure.vault import require_opened
 
 OLGA = Actor("olga", assurance="authenticated")
@@ -187,3 +188,40 @@ def test_what_somebody_only_handled_as_an_operator_is_not_theirs(tmp_path, run):
     assert sorted(one["pauses"][0] for one in told["erased"]) == sorted([theirs, reissued, shown])
     assert told["handled"] == []
     assert len(run(stage, 0, "subject", "olga", "--tenant", SCOPE.tenant_id)["pauses"]) == 4, "all are told"
+
+
+def test_of_a_pause_begun_before_the_vault_key_what_is_encrypted_is_erased(tmp_path, run):
+    stage = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
+    path = stage.keys / "keys.json"
+    both = path.read_text()
+    ring = json.loads(both)
+    path.write_text(json.dumps({**ring, "keys": [key for key in ring["keys"] if key["use"] == "tokens"]}))
+
+    async def story():
+        async with stage.ledger() as ledger:
+            one, two = await asked_round(ledger, *round_of("call_1", "call_2"))
+        path.write_text(both)
+        async with stage.ledger() as ledger:
+            with pytest.raises(NotErasable):
+                await ledger.operator(OLGA).erase(one.pause_id, "content", "gdpr-17")
+            await one.at(ledger).answer(answered_by=Actor("maria"))
+        return str(one.pause_id), str(two.pause_id)
+
+    one, two = asyncio.run(story())
+    erase = ["erase", one, "--content", "--person", "--operator", "olga", "--reason", "gdpr-17"]
+    told = run(stage, 3, *erase)
+    assert told["outcome"] == "not_erasable"
+    assert [(done["kind"], done["pauses"][:1], sorted(done["in_clear"])) for done in told["erased"]] == [
+        ("content", [one], sorted([one, two])),
+        ("person", [one], sorted([one, two])),
+    ]
+
+    async def after():
+        async with stage.ledger() as ledger:
+            [answered] = [fact for fact in await ledger.story(UUID(one)) if fact.topic() == "pause.answered@1"]
+            return answered.response.erased, answered.by.who.erased
+
+    assert asyncio.run(after()) == (True, True)
+    assert run(stage, 0, "check")["found"] == 0
+    run(stage, 3, *erase)  # The order brought keys for the other pause, of which nothing had been encrypted.
+    assert all(done["existing"] for done in run(stage, 3, *erase)["erased"])

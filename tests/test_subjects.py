@@ -131,7 +131,7 @@ def test_what_was_destroyed_is_told_and_scrubbed_whatever_comes_after_it(stage, 
     monkeypatch.setattr(Ledger, "scrub", seen)
     whom = [str(pause)] if of == "a pause" else ["--of-person", "maria", "--tenant", SCOPE.tenant_id]
     told = run(4 if isinstance(failed, StoreUnavailable) else 3, *ERASE, *whom)
-    assert {"pauses": [str(pause)], "kind": "content", "existing": False} in told["erased"]
+    assert {"pauses": [str(pause)], "kind": "content", "existing": False, "in_clear": []} in told["erased"]
     assert str(failed) in [one["says"] for one in told["kept"]]
     assert scrubbed == [True]
 
