@@ -53,9 +53,11 @@ def installed(package):
 def describe(server_version, packages):
     """Tell it all in one sentence for a README."""
     folder = tempfile.gettempdir()
+    # Its number says enough; what a builder calls theirs tells of the machine alone.
+    kernel = platform.release().partition("-")[0]
     versions = [f"{package} {found}" for package in packages if (found := installed(package))]
     return (
         f"{processor()}, {memory()}, {disk(folder)} (a flush takes {flush_us(folder):.0f} us),"
-        f" {platform.system()} {platform.release()}, Python {platform.python_version()}, PostgreSQL {server_version},"
+        f" {platform.system()} {kernel}, Python {platform.python_version()}, PostgreSQL {server_version},"
         f" SQLite {sqlite3.sqlite_version}, {', '.join(versions)}"
     )
