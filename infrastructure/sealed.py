@@ -9,7 +9,7 @@ from eventsourcing.persistence import Notification
 
 from ..domain.errors import InteractionConfigurationError
 from .memory import MemoryRecorder
-from .merkle import Node, tiled
+from .merkle import TILE, Node, tiled
 from .sqlite import SQLiteRecorder
 from .store import LedgerRecorder
 
@@ -66,10 +66,6 @@ class SealedRows(ABC):
         """
 
     @abstractmethod
-    def tile(self, row: int, number: int) -> Sequence[bytes]:
-        """Read the hashes of a tile, as far as it is filled; those of row 0 are the leaves."""
-
-    @abstractmethod
     def leaves(self, start: int, limit: int) -> Sequence[Leaf]:
         """Read leaves in their order, from a number on."""
 
@@ -107,6 +103,12 @@ class SealedRows(ABC):
     @abstractmethod
     def newest_head(self) -> SignedHead | None:
         """Read the newest signed head; None where there is none."""
+
+    def tile(self, row: int, number: int) -> Sequence[bytes]:
+        """Read the hashes of a tile, as far as it is filled; those of row 0 are the leaves."""
+        if row:
+            return [whole for _, whole in self.tiles(row, number * TILE, TILE)]
+        return [leaf.hash for leaf in self.leaves(number * TILE, TILE)]
 
     def node(self, size: int) -> Node:
         """Find complete subtrees of the first `size` leaves."""

@@ -8,7 +8,6 @@ import psycopg
 from eventsourcing.persistence import Notification
 from psycopg import sql
 
-from .merkle import TILE
 from .postgres import PostgresRecorder
 from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
 from .store import NO_STREAM
@@ -61,12 +60,6 @@ class PostgresSealed(SealedRows):
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
             for row in rows:
                 copy.write_row(row)
-
-    def tile(self, row: int, number: int) -> Sequence[bytes]:
-        """Read the hashes of a tile."""
-        if row:
-            return [whole for _, whole in self.tiles(row, number * TILE, TILE)]
-        return [leaf.hash for leaf in self.leaves(number * TILE, TILE)]
 
     def leaves(self, start: int, limit: int) -> Sequence[Leaf]:
         """Read leaves in their order."""

@@ -8,7 +8,6 @@ from json import dumps
 
 from eventsourcing.persistence import Notification
 
-from .merkle import TILE
 from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
 from .sqlite import SQLiteRecorder, row_of
 
@@ -39,12 +38,6 @@ class SQLiteSealed(SealedRows):
             newest = max(at.position, *(position for position, _ in leaves))
             connection.execute("UPDATE sealing SET size = ?, position = ?", (at.size + len(leaves), newest))
             return True
-
-    def tile(self, row: int, number: int) -> Sequence[bytes]:
-        """Read the hashes of a tile."""
-        if row:
-            return [whole for _, whole in self.tiles(row, number * TILE, TILE)]
-        return [leaf.hash for leaf in self.leaves(number * TILE, TILE)]
 
     def leaves(self, start: int, limit: int) -> Sequence[Leaf]:
         """Read leaves in their order."""

@@ -24,6 +24,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import monotonic
 from uuid import UUID
 
@@ -132,17 +133,21 @@ class Sealing:
         """
         if not self.on or not isinstance(fact, SEALED):
             return None
-        row = _row_of(ledger, fact.originator_id, fact.originator_version, fact.topic())
-        return SegmentSeal(self.keys.get(fact.pause), fact.pause, row)
+        return SegmentSeal(self.keys.get(fact.pause), fact, ledger)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SegmentSeal:
     """Seals the segments of one row."""
 
     keys: PauseKeys | None
-    pause: UUID
-    row: bytes
+    fact: Fact
+    ledger: UUID
+
+    @cached_property
+    def row(self) -> bytes:
+        """The row's place; many a fact has no segment to need it."""
+        return _row_of(self.ledger, self.fact.originator_id, self.fact.originator_version, self.fact.topic())
 
     def seal(self, content: Content, body: bytes, number: int) -> tuple[bytes, UUID] | None:
         """Seal a segment, and name its key. None: it is left out of the row.
@@ -157,11 +162,11 @@ class SegmentSeal:
         if key is None or key.wrapped is None:
             if content.kind == "person":
                 return None
-            raise PauseClosed(self.pause, "erased")
+            raise PauseClosed(self.fact.pause, "erased")
         return key.seal(body, _place(self.row, number), content.digest), key.id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SegmentsOpened:
     """Opens the segments of one row, when somebody asks, by the `keys` read with it; others are read then, blocking."""
 
@@ -172,6 +177,11 @@ class SegmentsOpened:
     pause: str
     keys: Mapping[UUID, DataKey]
 
+    @cached_property
+    def row(self) -> bytes:
+        """The row's place, the same for all of its segments."""
+        return _row_of(self.vault.ledger, self.stream, self.version, self.topic)
+
     def source(self, content: Content, stored: bytes) -> Callable[[], bytes]:
         """Find how to open a segment. A key that was loaded with the row is kept by whoever holds the row."""
         key = None if content.key is None else self.keys.get(content.key)
@@ -181,8 +191,7 @@ class SegmentsOpened:
         found = key or self.vault.fetched(self.pause, content.key)
         if found is None:
             return b""
-        place = _place(_row_of(self.vault.ledger, self.stream, self.version, self.topic), content.segment)
-        return found.open(stored, place, content.digest)
+        return found.open(stored, _place(self.row, content.segment), content.digest)
 
 
 class Vault:
