@@ -3,33 +3,83 @@
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ..projections.projection import Projection
-from ..projections.rows import Place, Query, Rows, Table, Values
+from ..projections.rows import Changes, Place, Query, Rows, Table
+from ..projections.seen import Seen
 from .check_streams import Fault
 from .follower import Follower
 from .headers import Log
-from .runner import BATCH
+from .rebuilding import Reading
+from .views_sql import written
 from .views_sqlite import SQLiteRows, ViewsFile
 
 _PAGE = 5000
+#: Facts folded at once: rows that come and go within them are never written.
+_BATCH = 10_000
 #: A view that moves on while it is compared is compared again, so many times.
 _TRIES = 5
 
 Progress = Callable[[int, int], None]
+_Row = tuple[Any, ...]
 
 
 class _Scratch(ViewsFile):
     """A file that nobody needs once the process is gone."""
 
     def _connect(self) -> sqlite3.Connection:
-        connection = super()._connect()
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = MEMORY")
         connection.execute("PRAGMA synchronous = OFF")
         return connection
+
+
+class _Anew(SQLiteRows):
+    """A view folded anew. A row that stands at its fact's own position, for good, is held against the view's at once.
+
+    All others are kept until the end, without the indexes that only questions need.
+
+    Attributes:
+        differing: Where the first row of such a table is another one.
+    """
+
+    def __init__(self, file: ViewsFile, projection: Projection, live: Rows) -> None:
+        super().__init__(file, projection)
+        self._live = live
+        self.differing: dict[Table[Any], int] = {}
+        #: A build under way has no indexes.
+        self.build = self.begin_build().build
+
+    def save(self, at: Place, changes: Changes, position: int) -> None:
+        """Write a batch and the position, but for what is compared right away."""
+        super().save(at, {table: change for table, change in changes.items() if not _at_positions(table)}, position)
+        for table in filter(_at_positions, self._projection.tables):
+            if table not in self.differing:
+                come = written(table, changes[table].come) if table in changes else ()
+                self._hold(table, sorted(map(tuple, come), key=_position_in(table)), at.position, position)
+
+    def _live_name(self, connection: sqlite3.Connection, table: Table[Any]) -> str:  # noqa: ARG002 - one build is asked here
+        return self._name(table, self.build)
+
+    def _hold(self, table: Table[Any], expected: Sequence[_Row], after: int, up_to: int) -> None:
+        found = self._live.stored(Query(table, (("position", ">", after), ("position", "<=", up_to)), ("position",)))
+        if found != expected:
+            wrong = next(other or one for one, other in zip_longest(found, expected) if one != other)
+            self.differing[table] = _position_in(table)(wrong)
+
+
+def _at_positions(table: Table[Any]) -> bool:
+    return table.key == ("position",)
+
+
+def _position_in(table: Table[Any]) -> Callable[[_Row], int]:
+    return itemgetter(list(table.columns).index("position"))
 
 
 @dataclass
@@ -38,15 +88,18 @@ class _Compared:
 
     projection: Projection
     rows: Rows
-    anew: Rows
+    anew: _Anew
     builder: Follower
     place: Place
+
+    def reached(self) -> Place:
+        return self.builder.place() or Place(self.anew.build, 0)
 
 
 def views_faults(
     log: Log, views: Sequence[tuple[Projection, Rows]], progress: Progress | None = None
 ) -> Iterator[Fault]:
-    """Fold the log anew, as far as each view is, into a file that is removed afterwards, and compare row by row."""
+    """Fold the log anew, as far as each view is, and compare every row; what has to be kept is in a file meanwhile."""
     with tempfile.TemporaryDirectory(prefix="pauseledger-check-") as folder:
         file = _Scratch(Path(folder) / "views.db")
         try:
@@ -56,8 +109,8 @@ def views_faults(
 
 
 def _beside(projection: Projection, rows: Rows, file: ViewsFile) -> _Compared:
-    anew = SQLiteRows(file, projection)
-    return _Compared(projection, rows, anew, Follower(projection, anew), rows.place())
+    anew = _Anew(file, projection, rows)
+    return _Compared(projection, rows, anew, Follower(projection, anew, anew.build), rows.place())
 
 
 def _of_views(log: Log, views: Sequence[_Compared], progress: Progress | None) -> Iterator[Fault]:
@@ -77,70 +130,65 @@ def _of_views(log: Log, views: Sequence[_Compared], progress: Progress | None) -
     yield from (Fault("view", says, view=one.projection.name) for one in left)
 
 
-def _of_view(log: Log, one: _Compared) -> Iterator[Fault]:
-    if one.place.position > log.newest():
-        yield Fault("view", "it is ahead of the log", one.place.position, view=one.projection.name)
-    for table in one.projection.tables:
-        yield from _of_table(one.projection.name, table, one.rows, one.anew)
-
-
 def _fold(log: Log, views: Sequence[_Compared], progress: Progress | None) -> None:
-    """Read the log once for all of them."""
+    """Read the log once for all of them, the next batch meanwhile where a server can do that."""
     left = list(views)
-    while waiting := [(at, one) for one in left if (at := _reached(one)).position < one.place.position]:
-        first = min(at.position for at, _ in waiting)
-        facts = log.after(first, BATCH)
-        if not facts:
-            return
-        for at, one in waiting:
-            its = [fact for fact in facts if at.position < fact.position <= one.place.position]
-            if at.position != first:
-                continue
-            if its:
-                one.builder.fold(at, its)
-            else:
-                # Rows are gone: none is left up to where the view is. Its own rows, and the tree, tell so.
-                left.remove(one)
-        if progress is not None:
-            progress(first, max(one.place.position for _, one in waiting))
+    with ThreadPoolExecutor(1, thread_name_prefix="pauseledger-check") as pool:
+        reading = Reading(log, _BATCH, pool if log.apart else None)
+        while waiting := [(at, one) for one in left if (at := one.reached()).position < one.place.position]:
+            first = min(at.position for at, _ in waiting)
+            facts = reading.after(first)
+            if not facts:
+                return
+            for at, one in waiting:
+                if at.position != first:
+                    continue
+                its = facts if facts[-1].position <= one.place.position else _up_to(facts, one.place)
+                if its:
+                    one.builder.fold(at, its)
+                else:
+                    # Rows are gone: none is left up to where the view is. Its own rows, and the tree, tell so.
+                    left.remove(one)
+            if progress is not None:
+                progress(first, max(one.place.position for _, one in waiting))
 
 
-def _reached(one: _Compared) -> Place:
-    return one.builder.place() or Place(1, 0)
+def _up_to(facts: Sequence[Seen], place: Place) -> list[Seen]:
+    return [fact for fact in facts if fact.position <= place.position]
 
 
-def _of_table(view: str, table: Table[Any], rows: Rows, anew: Rows) -> Iterator[Fault]:
-    if isinstance(rows, SQLiteRows) and isinstance(anew, SQLiteRows) and _alike(table, rows, anew):
-        return
-    for one, other in zip_longest(_all(table, rows), _all(table, anew)):
-        if one != other:
-            says = f"a row of {table.name} is not what the log comes to"
-            yield Fault("view", says, _position(other or one), view=view)
-            return
+def _of_view(log: Log, one: _Compared) -> Iterator[Fault]:
+    name, reached = one.projection.name, one.reached().position
+    if one.place.position > log.newest():
+        yield Fault("view", "it is ahead of the log", one.place.position, view=name)
+    for table in one.projection.tables:
+        if _at_positions(table):
+            wrong = one.anew.differing.get(table) or _behind(table, one.rows, reached)
+            differs = wrong is not None
+        else:
+            differs, wrong = _differing(table, one.rows, one.anew)
+        if differs:
+            yield Fault("view", f"a row of {table.name} is not what the log comes to", wrong, view=name)
 
 
-def _alike(table: Table[Any], rows: SQLiteRows, anew: SQLiteRows) -> bool:
-    """Tell whether two files hold the same, without reading what they hold: most often they do, and reading is slow."""
+def _behind(table: Table[Any], rows: Rows, position: int) -> int | None:
+    """Tell where a row stands behind all that was folded."""
+    found = rows.stored(Query(table, (("position", ">", position),), ("position",), limit=1))
+    return _position_in(table)(found[0]) if found else None
+
+
+def _differing(table: Table[Any], rows: Rows, anew: Rows) -> tuple[bool, int | None]:
+    """Tell whether a row differs, and the position that it names, if it does."""
     columns = list(table.columns)
     key = [columns.index(name) for name in table.key]
-    after: tuple[Any, ...] | None = None
+    after: _Row | None = None
     while True:
         page = Query(table, order=table.key, after=after, limit=_PAGE)
-        found = rows.stored(page)
-        if found != anew.stored(page):
-            return False
+        found, expected = rows.stored(page), anew.stored(page)
+        if found != expected:
+            wrong = next(other or one for one, other in zip_longest(found, expected) if one != other)
+            told = wrong[columns.index("position")] if "position" in columns else None
+            return True, told if isinstance(told, int) else None
         if len(found) < _PAGE:
-            return True
+            return False, None
         after = tuple(found[-1][at] for at in key)
-
-
-def _all(table: Table[Any], rows: Rows) -> Iterator[Values]:
-    after: tuple[Any, ...] | None = None
-    while found := rows.select(Query(table, order=table.key, after=after, limit=_PAGE)):
-        yield from found
-        after = table.key_of(found[-1])
-
-
-def _position(values: Values | None) -> int | None:
-    told = (values or {}).get("position")
-    return told if isinstance(told, int) else None

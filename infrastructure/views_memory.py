@@ -25,6 +25,7 @@ from ..projections.rows import (
     plain,
 )
 from .memory import MemoryRecorder
+from .views_sql import written
 
 _HELD: "WeakKeyDictionary[MemoryRecorder, dict[str, MemoryRows]]" = WeakKeyDictionary()
 _LOCK = RLock()
@@ -78,6 +79,10 @@ class MemoryRows(Rows):
             passed: Callable[[Any], bool] = (lambda key: key < after) if query.descending else (lambda key: key > after)
             rows = [row for row in rows if passed(_sortable(row, query.order))]
         return rows[query.offset :][: query.limit]
+
+    def stored(self, query: Query[Any]) -> Sequence[tuple[Any, ...]]:
+        """Answer with rows as a file would hold them."""
+        return [tuple(row) for row in written(query.table, self.select(query))]
 
     def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
         """Answer two questions at once."""

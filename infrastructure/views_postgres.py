@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .postgres import PostgresRecorder
 
 T = TypeVar("T")
+_ReadRow = Callable[[Table[Any], Sequence[Any]], T]
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 #: Sorted byte by byte: moments are texts of one length, and as such the same order in every store.
@@ -174,23 +175,29 @@ class PostgresRows(Rows):
 
     def select(self, query: Query[Any]) -> list[Values]:
         """Answer from the live build."""
-        return self._select([query])[0]
+        return self._select([query], _read)[0]
+
+    def stored(self, query: Query[Any]) -> Sequence[tuple[Any, ...]]:
+        """Answer with rows as a file would hold them."""
+        return self._select([query], _as_in_a_file)[0]
 
     def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
         """Answer two questions in one statement."""
-        first, second = self._select([one, other])
+        first, second = self._select([one, other], _read)
         return first, second
 
-    def _select(self, queries: Sequence[Query[Any]]) -> list[list[Values]]:
+    def _select(
+        self, queries: Sequence[Query[Any]], read_row: Callable[[Table[Any], Sequence[Any]], T]
+    ) -> list[list[T]]:
         """Answer in one round trip: each row tells the live build as well, of the same snapshot."""
         table = queries[0].table
         with self._database.lent() as connection:
             while True:
-                build, answers = self._live, list[list[Values]]([] for _ in queries)
+                build, answers = self._live, list[list[T]]([] for _ in queries)
                 statement, values = self._selection(queries, build)
                 rows = self._say(connection, statement, values)
                 for row in rows:
-                    answers[row[-2]].append(_read(table, row[:-2]))
+                    answers[row[-2]].append(read_row(table, row[:-2]))
                 if (rows[0][-1] if rows else self._place(connection).build) == build:
                     return answers
                 self._place(connection)
@@ -372,6 +379,18 @@ def _read(table: Table[Any], row: Sequence[Any]) -> Values:
         if text is not None and "\\" in text:
             values[name] = _uncarried(text)
     return values
+
+
+def _as_in_a_file(table: Table[Any], row: Sequence[Any]) -> tuple[Any, ...]:
+    for at in _texts_at(table):
+        if row[at] is not None and "\\" in row[at]:
+            row = (*row[:at], _uncarried(row[at]), *row[at + 1 :])
+    return tuple(row)
+
+
+@lru_cache
+def _texts_at(table: Table[Any]) -> tuple[int, ...]:
+    return tuple(at for at, kind in enumerate(table.columns.values()) if kind == "text")
 
 
 @lru_cache

@@ -320,6 +320,13 @@ class Rows(TrackingRecorder):
         """Answer from the live build."""
 
     @abstractmethod
+    def stored(self, query: Query[Any]) -> Sequence[tuple[Any, ...]]:
+        """Answer from the live build with rows as they are stored, to be held against others that are as cheaply read.
+
+        Columns stand in their order, and are spelled alike by every store; what was altered may be of any type.
+        """
+
+    @abstractmethod
     def select_both(self, one: Query[R], other: Query[R]) -> tuple[list[Values], list[Values]]:
         """Answer two questions to the same table at once."""
 
