@@ -17,6 +17,8 @@ from pydantic import (
 )
 from pydantic_core.core_schema import SerializationInfo
 
+from .changes import made
+
 SALT_BYTES = 16
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
@@ -96,8 +98,17 @@ class Content(BaseModel):
     def of(cls, clear: bytes, media_type: str = JSON_TYPE, kind: ContentKind = "content") -> Self:
         """Salt and digest what is about to be stored."""
         body = secrets.token_bytes(SALT_BYTES) + clear
-        digest = hashlib.sha256(body).hexdigest()
-        return cls(media_type=media_type, size=len(clear), digest=digest, held=Held(body, kind=kind))
+        return made(cls, {
+            "segment": 0,
+            "media_type": media_type,
+            "size": len(clear),
+            "stored": 0,
+            "digest": hashlib.sha256(body).hexdigest(),
+            "comp": "none",
+            "cipher": "none",
+            "key": None,
+            "held": Held(body, kind=kind),
+        })  # fmt: skip
 
     def body(self) -> bytes:
         """Give the salt and the clear bytes, proved against the digest.

@@ -14,6 +14,7 @@ from eventsourcing.application import Application
 from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from eventsourcing.utils import Environment, EnvType
 
+from ..domain.changes import restated
 from ..domain.content import ContentKind
 from ..domain.errors import (
     InteractionConfigurationError,
@@ -58,8 +59,13 @@ class Streams(Protocol):
         """Read whole streams and what goes with them."""
         ...
 
-    async def append(self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = ()) -> Appended:
-        """Append rows, and new keys, all or none; the ledger's epoch is told where tokens are minted next."""
+    async def append(
+        self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = (), briefly: bool = False
+    ) -> Appended:
+        """Append rows, and new keys, all or none; the ledger's epoch is told where tokens are minted next.
+
+        `briefly`: rather than wait long for somebody else's transaction, write nothing and raise `Contended`.
+        """
         ...
 
     async def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:
@@ -90,7 +96,14 @@ class ThreadedStreams:
         """Read whole streams and what goes with them."""
         return await self._run(self._recorder.load, streams)
 
-    async def append(self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = ()) -> Appended:
+    async def append(
+        self,
+        rows: Sequence[StoredEvent],
+        *,
+        mints: bool,
+        keys: Sequence[VaultRow] = (),
+        briefly: bool = False,  # noqa: ARG002 - threads are for stores where writers take turns, and none waits for a row
+    ) -> Appended:
         """Append rows, all or none."""
         return await self._run(self._append, rows, mints, keys)
 
@@ -320,7 +333,7 @@ class EventSourcedPauses:
         if appended.epoch is not None:
             self._epoch = appended.epoch
         return tuple(
-            fact.model_copy(update={"row_digest": digest, "position": position})
+            restated(fact, {"row_digest": digest, "position": position})
             for fact, (_, digest), position in zip(facts, rows, appended.positions, strict=True)
         )
 

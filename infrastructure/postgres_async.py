@@ -27,7 +27,10 @@ from .postgres_database import (
     loading,
     silent,
 )
-from .store import Snapshot, VaultRow, place
+from .store import Contended, Snapshot, VaultRow, place
+
+#: What the server says where somebody else's transaction was in the way: lock_not_available, deadlock_detected.
+_IN_THE_WAY = {"55P03", "40P01"}
 
 
 class _Connection(psycopg.AsyncConnection[Row]):
@@ -64,12 +67,13 @@ class PostgresStreams:
         *,
         mints: bool,  # noqa: ARG002 - it is told anyway
         keys: Sequence[VaultRow] = (),
+        briefly: bool = False,
     ) -> Appended:
         """Append rows in one statement that is its own transaction."""
         ordered = sorted(rows, key=place)
         new = sorted(keys, key=lambda row: str(row.pause))
         try:
-            found = await self._execute(*insertion(ordered, new), rows=ordered)
+            found = await self._execute(*insertion(ordered, new, briefly=briefly), rows=ordered)
         except ConnectionLost as lost:
             raise StoreUnavailable(lost.says, outcome=lost.outcome) from None
         positions = {place(row): position for row, (position, _) in zip(ordered, found, strict=True)}
@@ -117,7 +121,8 @@ class PostgresStreams:
         except psycopg.Error as error:
             if loop.time() >= silence.when():
                 raise ConnectionLost(UNHEARD, outcome="unknown") from None
-            raise self._database.told(error, broken=connection.closed, rows=rows) from None
+            told = self._database.told(error, broken=connection.closed, rows=rows)
+            raise (Contended(str(told)) if error.sqlstate in _IN_THE_WAY else told) from None
         finally:
             silence.cancel()
             await pool.putconn(connection)

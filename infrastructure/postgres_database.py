@@ -59,6 +59,8 @@ SAYS = {
 
 #: An append of more rows than this goes by arrays; of fewer, each number of rows is a statement of its own.
 LISTED = 4
+#: An append that waits only briefly waits so long for each of somebody else's transactions (milliseconds).
+BRIEFLY = 200
 
 _COLUMNS = "originator_id, originator_version, topic, state"
 # Dividing by nought is how a statement of one round trip is called off where the tables are of another make.
@@ -73,6 +75,12 @@ SELECT {_COLUMNS} FROM unnest(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[])
     AS given ({_COLUMNS}, turn)
 ORDER BY turn {_TELLING}
 """  # noqa: S608 - constants
+# Whoever waits for somebody else's transaction keeps those waiting whose rows go together with its own. The setting is
+# made before the first row is written, and ends with the statement's transaction.
+_INSERT_BRIEFLY = _INSERT_MANY.replace(
+    f"AS given ({_COLUMNS}, turn)",
+    f"AS given ({_COLUMNS}, turn), (SELECT set_config('lock_timeout', '{BRIEFLY}ms', true) AS set) AS patience",
+)
 
 
 # Data-modifying parts of one statement are written together, whether or not the rest reads them. Nearly always the
@@ -203,6 +211,9 @@ _STATEMENTS = {
     **{f"insert {rows} with keys": _WITH_KEYS + _insert(rows) for rows in range(1, LISTED + 1)},
     "insert many": _INSERT_MANY,
     "insert many with keys": _WITH_KEYS + _INSERT_MANY,
+    "insert briefly": _INSERT_BRIEFLY,
+    "insert briefly with keys": _WITH_KEYS + _INSERT_BRIEFLY,
+    "insert briefly with a key": _WITH_KEY + _INSERT_BRIEFLY,
     **{f"insert {rows} with a key": _WITH_KEY + _insert(rows) for rows in range(1, LISTED + 1)},
     "insert many with a key": _WITH_KEY + _INSERT_MANY,
     "vault": f"{_KEYS} WHERE pause = ANY(%b::uuid[]) ORDER BY pause",
@@ -358,8 +369,13 @@ def database(
     return Database(target, schema, pool_size, statement_timeout, pool_timeout, pooled)
 
 
-def insertion(rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> tuple[str, Values]:
-    """Name the statement that appends rows, and new keys with them, and give its values."""
+def insertion(
+    rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = (), *, briefly: bool = False
+) -> tuple[str, Values]:
+    """Name the statement that appends rows, and new keys with them, and give its values.
+
+    `briefly`: it waits no longer than `BRIEFLY` for anybody else's transaction.
+    """
     columns = (
         [row.originator_id if isinstance(row.originator_id, UUID) else UUID(row.originator_id) for row in rows],
         [row.originator_version for row in rows],
@@ -372,8 +388,8 @@ def insertion(rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> tup
         kept, more = list(vault_columns(keys[0])), " with a key"
     elif keys:
         kept, more = [list(column) for column in zip(*map(vault_columns, keys), strict=True)], " with keys"
-    if len(rows) > LISTED:
-        return f"insert many{more}", [*kept, *columns]
+    if briefly or len(rows) > LISTED:
+        return f"insert {'briefly' if briefly else 'many'}{more}", [*kept, *columns]
     return f"insert {len(rows)}{more}", [*kept, *(value for row in zip(*columns, strict=True) for value in row)]
 
 

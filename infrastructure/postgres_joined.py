@@ -84,6 +84,7 @@ class JoinedStreams:
         *,
         mints: bool,  # noqa: ARG002 - it is told anyway
         keys: Sequence[VaultRow] = (),
+        briefly: bool = False,  # noqa: ARG002 - what is joined goes with nobody else's
     ) -> Appended:
         """Append rows behind a savepoint.
 

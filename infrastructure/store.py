@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Never, get_args
 from uuid import UUID
 
@@ -43,6 +44,10 @@ SETTLED = (Continued.NAME, Abandoned.NAME)
 
 class StreamConflict(IntegrityError):
     """The stream's own key (originator_id, originator_version) is taken. No other constraint comes as this."""
+
+
+class Contended(StoreUnavailable):
+    """Somebody else's transaction was in the way of an append that waits only briefly; nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,27 @@ class Snapshot:
     epoch: int
     now: datetime
     keys: Sequence[VaultRow] = field(default_factory=list)
+
+    def of(self, streams: Sequence[UUID]) -> "Snapshot":
+        """Give what was found of some of the streams."""
+        return Snapshot(
+            rows=[row for stream in dict.fromkeys(streams) for row in self._by_stream.get(stream, ())],
+            leases={pause: self.leases[pause] for pause in streams if pause in self.leases},
+            epoch=self.epoch,
+            now=self.now,
+            keys=[self._by_pause[pause] for pause in dict.fromkeys(streams) if pause in self._by_pause],
+        )
+
+    @cached_property
+    def _by_stream(self) -> dict[UUID | str, list[Notification]]:
+        found: dict[UUID | str, list[Notification]] = {}
+        for row in self.rows:
+            found.setdefault(row.originator_id, []).append(row)
+        return found
+
+    @cached_property
+    def _by_pause(self) -> dict[UUID, VaultRow]:
+        return {row.pause: row for row in self.keys}
 
 
 def known(revision: int) -> int:

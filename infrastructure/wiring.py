@@ -31,6 +31,7 @@ from .events import LedgerEvents
 from .executor import Executor
 from .export import Export, ExportCommand, Exported, require_key
 from .following import Following
+from .gathering import LANES, GatheredStreams
 from .headers import Log
 from .joined import Joined
 from .keys import VAULT_ENVIRONMENT, KeyFile, KeyRing
@@ -430,13 +431,18 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
 
 def open_streams(url: str, recorder: LedgerRecorder, executor: Executor) -> Streams:
     """Reach a store's streams from the event loop: without threads where the driver can do that."""
-    if url.partition(":")[0] not in POSTGRES:
+    if url == MEMORY:
         return ThreadedStreams(recorder, executor)
+    if url.partition(":")[0] not in POSTGRES:
+        # One writes at a time.
+        return GatheredStreams(ThreadedStreams(recorder, executor), lanes=1)
     from .postgres import PostgresRecorder  # noqa: PLC0415 - a driver that an embedded ledger need not load
     from .postgres_async import PostgresStreams  # noqa: PLC0415 - the same
 
     assert isinstance(recorder, PostgresRecorder)  # noqa: S101 - opened by the same URL
-    return PostgresStreams(recorder.database)
+    return GatheredStreams(
+        PostgresStreams(recorder.database), lanes=min(LANES, max(1, recorder.database.pool_size // 2))
+    )
 
 
 def open_joined(

@@ -12,6 +12,7 @@ import pytest
 from pauseledger.domain.axes import Scope
 from pauseledger.domain.errors import LedgerTooNew, ScopeMismatch, StoreUnavailable, VersionConflict
 from pauseledger.infrastructure.executor import Executor
+from pauseledger.infrastructure.gathering import GatheredStreams
 from pauseledger.infrastructure.pauses import ThreadedStreams
 from pauseledger.infrastructure.postgres import PostgresRecorder
 from pauseledger.infrastructure.postgres_async import PostgresStreams
@@ -76,11 +77,15 @@ class TestStreams(RecorderConformance):
         recorder.close()
 
 
-@pytest.fixture(params=["threads", "loop"])
+@pytest.fixture(params=["threads", "loop", "together"])
 async def streams(request, pg_dsn):
-    """Both ways to the streams of one database."""
+    """Every way to the streams of one database."""
     executor, recorder = Executor(4), PostgresRecorder(pg_dsn)
-    ways = {"threads": ThreadedStreams(recorder, executor), "loop": PostgresStreams(recorder.database)}
+    ways = {
+        "threads": ThreadedStreams(recorder, executor),
+        "loop": PostgresStreams(recorder.database),
+        "together": GatheredStreams(PostgresStreams(recorder.database), lanes=1),
+    }
     yield ways[request.param]
     for way in ways.values():
         await way.close()
@@ -88,7 +93,7 @@ async def streams(request, pg_dsn):
     executor.close()
 
 
-async def test_both_ways_find_what_either_wrote(streams, pg_dsn, owner):
+async def test_every_way_finds_what_another_wrote(streams, pg_dsn, owner):
     recorder, stream = PostgresRecorder(pg_dsn), uuid4()
     rows = [row(stream, version, bytes([version])) for version in range(1, 8)]
     assert (await streams.append(rows[:1], mints=True)).positions == [1]
