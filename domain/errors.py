@@ -22,7 +22,8 @@
     │   └── TransactionStale            the host's own transaction, joined, has to be run again
     ├── VersionConflict                 a lost race, judged again before anybody hears of it
     ├── ViewBehind                      a view has not come to the position waited for (in `projections`)
-    ├── LedgerCorrupt, LedgerTooNew     what is stored cannot be trusted, or cannot be read by this version
+    ├── LedgerCorrupt, SettingsCorrupt  what is stored cannot be trusted
+    ├── LedgerTooNew                    or cannot be read by this version
 
 No message holds a token, a key, a request, an answer or a message of a turn.
 """
@@ -578,6 +579,20 @@ class LedgerCorrupt(LedgerError):
             f"stream {stream}, version {version}{where}: {says}; decide nothing on it, and compare with a backup"
         )
         self.stream, self.version, self.position = stream, version, position
+
+
+class SettingsCorrupt(LedgerError):
+    """What was drawn when the ledger was made is not what stands among its settings.
+
+    Attributes:
+        setting: Which: its id, its identity key, its epoch or its schema's revision.
+    """
+
+    def __init__(self, setting: str) -> None:
+        super().__init__(
+            f"the ledger's {setting} is not what was written; decide nothing on it, and put its row back from a backup"
+        )
+        self.setting = setting
 
 
 class LedgerTooNew(LedgerError):

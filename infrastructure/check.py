@@ -10,6 +10,7 @@ from eventsourcing.persistence import Notification
 from ..domain.ids import Identity
 from .check_streams import Fault, Stream, judge, judge_alone, judge_round, members, read_row, whole_streams
 from .check_tree import Kept, TreeCheck
+from .check_vault import VaultCheck
 from .merkle import Unproved
 from .notes import Checkpoint, Verifier
 from .sealed import SealedRows
@@ -41,11 +42,11 @@ class Checked:
 
     faults: Sequence[Fault]
     found: int
-    rows: int
-    leaves: int
-    unsealed: int
-    proved: int
-    signed: bool
+    rows: int = 0
+    leaves: int = 0
+    unsealed: int = 0
+    proved: int = 0
+    signed: bool = False
 
 
 class Check:
@@ -54,21 +55,28 @@ class Check:
     Args:
         keys: The public keys that heads are to be signed with; without one, nobody's signature is asked for.
         heads: Heads that were kept outside.
+        vault: What holds the vault against the rows; None leaves it out.
 
     Raises (every method):
         StoreUnavailable: the store could not speak.
     """
 
     def __init__(
-        self, recorder: LedgerRecorder, rows: SealedRows, keys: Sequence[Verifier] = (), heads: Sequence[Kept] = ()
+        self,
+        recorder: LedgerRecorder,
+        rows: SealedRows,
+        keys: Sequence[Verifier] = (),
+        heads: Sequence[Kept] = (),
+        vault: VaultCheck | None = None,
     ) -> None:
         self._recorder = recorder
         self._rows = rows
-        held = recorder.identity()
+        held = recorder.settings()
         self._ledger = held.ledger_id
         self._identity = Identity(held.ledger_id, held.identity_key)
         self._keys = keys
         self._heads = heads
+        self._vault = vault
 
     def run(self, progress: Progress | None = None, more: Iterable[Fault] = ()) -> Checked:
         """Check everything; `more` are faults that somebody else finds, such as those of the views."""
@@ -109,6 +117,8 @@ class Check:
                     yield from self._ended(stream, rounds)
                     stream = Stream(UUID(str(row.originator_id)))
                 yield from self._of_row(row, stream)
+            if self._vault is not None:
+                yield from self._vault.read(rows)
             done += len(rows)
             if progress is not None:
                 progress(min(done, total), total)
@@ -117,6 +127,8 @@ class Check:
                 rounds.clear()
         yield from self._ended(stream, rounds)
         yield from self._of_rounds(rounds)
+        if self._vault is not None:
+            yield from self._vault.ended()
 
     def _of_row(self, row: Notification, stream: Stream) -> Iterator[Fault]:
         if row.originator_id == NO_STREAM:

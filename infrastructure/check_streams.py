@@ -25,7 +25,7 @@ _NOTHING = bytes(32)
 _NAMED = {"segment", "stored", "digest", "comp"}
 _ONCE = ("pause.paused", "pause.answered", "pause.consumed", "pause.continued")
 
-Part = Literal["row", "stream", "round", "tree", "head", "view", "vault"]
+Part = Literal["table", "row", "stream", "round", "tree", "head", "view", "vault"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Fault:
     """Something that must not be, and where.
 
     Attributes:
-        part: What does not hold: a row, its stream, its round, the tree, a head, a view, or the vault.
+        part: What does not hold: a table, a row, its stream, its round, the tree, a head, a view, or the vault.
         says: What is wrong, in words; of what a row holds it tells nothing.
         position: In the log.
         stream, version: Of the row.

@@ -13,33 +13,52 @@ from ..domain.ids import Identity
 from .check_streams import Fault
 from .keys import KeyRing
 from .sealed import sealed_rows
-from .store import KEY_KINDS, LedgerRecorder, VaultRow
-from .vault import CIPHER, Vault, unwraps_some
+from .store import KEY_KINDS, WRAPPER_BYTES, LedgerRecorder, VaultRow
+from .vault import CIPHER, DATA_KEY_BYTES, Vault, unwraps_some
 
 _BATCH = 500
 _FRONT = 40
+#: As many bytes as a wrapped key has: the id of what wraps it, the key itself, and a tag of 16.
+_WRAPPED = bytes(WRAPPER_BYTES + DATA_KEY_BYTES + 16)
 #: How a header names a key, and its pause. Quotes inside of a text are escaped, so that none can hold this.
 _NAMED = re.compile(rb'"cipher":"%b","key":"([0-9a-f-]{36})"' % CIPHER.encode())
 _PAUSE = re.compile(rb'"pause":"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"')
 
 
 def vault_faults(recorder: LedgerRecorder, ring: KeyRing | None = None) -> Iterator[Fault]:
-    """Hold the vault against the rows, and the rows against the vault (blocks); a batch of each is held at once.
+    """Hold the vault against the rows, and the rows against the vault (blocks); a batch of each is held at once."""
+    check = VaultCheck(recorder, ring)
+    for rows in sealed_rows(recorder).streams(_BATCH):
+        yield from check.read(rows)
+    yield from check.ended()
+
+
+class VaultCheck:
+    """The vault beside the rows, while somebody goes through these, each stream from its beginning. Blocks.
 
     With a ring every data key is unwrapped as well; without one, whether it is what was written is not known.
     """
-    stream = _Stream(None)
-    for rows in sealed_rows(recorder).streams(_BATCH):
+
+    def __init__(self, recorder: LedgerRecorder, ring: KeyRing | None = None) -> None:
+        self._recorder = recorder
+        self._ring = ring
+        self._stream = _Stream(None)
+
+    def read(self, rows: Sequence[Notification]) -> Iterator[Fault]:
+        """Look for the keys that some rows name, and follow the orders among them."""
         named: list[tuple[Notification, UUID, bytes]] = []
         for row in rows:
-            if row.originator_id != stream.id:
-                yield from stream.ended()
-                stream = _Stream(row.originator_id)
-            named += stream.keys(row)
-            yield from stream.read(row)
-        yield from _missing(recorder, named)
-    yield from stream.ended()
-    yield from _rows(recorder, ring)
+            if row.originator_id != self._stream.id:
+                yield from self._stream.ended()
+                self._stream = _Stream(row.originator_id)
+            named += self._stream.keys(row)
+            yield from self._stream.read(row)
+        yield from _missing(self._recorder, named)
+
+    def ended(self) -> Iterator[Fault]:
+        """Go through the vault, once there are no more rows."""
+        yield from self._stream.ended()
+        yield from _rows(self._recorder, self._ring)
 
 
 @dataclass(slots=True)
@@ -90,7 +109,7 @@ def _missing(recorder: LedgerRecorder, named: Sequence[tuple[Notification, UUID,
 
 def _rows(recorder: LedgerRecorder, ring: KeyRing | None) -> Iterator[Fault]:
     """Go through the vault: are its keys what was written, was what is gone ordered, and is what was ended gone?"""
-    held, last = recorder.identity(), None
+    held, last = recorder.settings(), None
     identity, vault = Identity(held.ledger_id, held.identity_key), Vault(held.ledger_id, ring)
     at_hand = ring is not None and _unwraps(recorder, ring)
     while True:
@@ -102,6 +121,7 @@ def _rows(recorder: LedgerRecorder, ring: KeyRing | None) -> Iterator[Fault]:
         if not rows:
             return
         yield from _against_orders(recorder, identity, rows)
+        yield from _odd(rows)
         if at_hand:
             yield from _spoilt(vault, rows)
         last = rows[-1].pause
@@ -148,11 +168,19 @@ def _unordered(kind: str, pause: UUID, word: str | None) -> Iterator[Fault]:
         yield Fault("vault", f"the {kind} key was destroyed, and its order had ended at a hold", stream=pause)
 
 
+def _odd(rows: Sequence[VaultRow]) -> Iterator[Fault]:
+    for row in rows:
+        for kind in KEY_KINDS:
+            held = getattr(row, kind)
+            if held is not None and len(held) != len(_WRAPPED):
+                yield Fault("vault", f"the {kind} key is no wrapped key", stream=row.pause)
+
+
 def _spoilt(vault: Vault, rows: Sequence[VaultRow]) -> Iterator[Fault]:
     """Unwrap every key: another pause's, another kind's and another ledger's do not open."""
     for key in vault.opening(rows).values():
         try:
-            spoilt = key.wrapped is not None and key.aead() is None
+            spoilt = len(key.wrapped or b"") == len(_WRAPPED) and key.aead() is None
         except InteractionConfigurationError:
             says = f"the {key.kind} key is wrapped by a vault key that is not in the key ring here"
             yield Fault("vault", says, stream=key.pause)

@@ -7,7 +7,6 @@ import functools
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, Self, TypeVar
 from uuid import UUID
@@ -19,21 +18,17 @@ from ..domain.errors import InteractionConfigurationError, RequestMissing, Store
 from ..domain.facts import rfc3339
 from ..domain.ids import Identity
 from ..domain.readings import Reads
-from ..projections import PROJECTIONS
-from ..projections.projection import Projection
-from ..projections.rows import Rows
 from .anchors import anchor_of
-from .check import Check, Checked
+from .check import Checked
+from .check_apart import Opening
+from .check_tables import unreadable
 from .check_tree import Kept
-from .check_vault import vault_faults
-from .check_views import views_faults
+from .checking import check_ledger
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome
 from .cli_views import bar
-from .headers import Log
 from .keys import KEY_FILE, VAULT_ENVIRONMENT, KeyFile, KeyRing
 from .log_key import log_signer
-from .mapper import FactMapper
 from .merkle import Unproved
 from .notary import AnchorsSilent, Notary
 from .notes import Checkpoint, Verifier, hashes_as_text
@@ -42,8 +37,7 @@ from .sealed import NO_HEAD, SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
 from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
-from .views import rows_of
-from .wiring import Ledger, open_ledger, open_recorder, open_views, product_version
+from .wiring import Ledger, open_ledger, open_recorder, product_version
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -224,19 +218,20 @@ def check(
     no_views: Annotated[bool, typer.Option("--no-views", help="Leave the views out, which take longest.")] = False,
     auditor: Auditor = None,
 ) -> Outcome:
-    """Re-read everything and prove it: rows, streams, rounds, tree, heads, views. Exit code 5 on any fault."""
+    """Re-read everything and prove it: rows, streams, rounds, tree, heads, vault, views. Exit code 5 on any fault."""
     keys = [key_in(one) for one in public_key or ()]
     heads = [Kept(text_in(one), f"kept in {one}") for one in head or ()]
     with Opened(where) as opened, bar("checking") as progress:
+        broken = unreadable(opened.recorder)
+        if broken:
+            return _checked(Checked(broken, len(broken)))
         opened.recorded(auditor, "check")
-        ledger_id = opened.recorder.identity().ledger_id
-        signer = None if keys else log_signer(ledger_id, keys_directory(where.keys_dir))
-        keys += [signer.verifier] if signer else []
-        log = Log(opened.recorder, FactMapper(ledger_id), ledger_id)
-        held = [] if no_views else opened.views()
-        more = chain(vault_faults(opened.recorder, opened.vault_keys()), views_faults(log, held, progress))
-        checked = Check(opened.recorder, opened.rows, keys, heads).run(progress, more)
-    return _checked(checked)
+        if not keys:
+            signer = log_signer(opened.recorder.settings().ledger_id, keys_directory(where.keys_dir))
+            keys += [signer.verifier] if signer else []
+        opening = None if no_views else Opening.of(store_url(where.store), where.settings())
+        ring = opened.vault_keys()
+        return _checked(check_ledger(opened.recorder, opening, keys=keys, heads=heads, ring=ring, progress=progress))
 
 
 def _checked(checked: Checked) -> Outcome:
@@ -270,9 +265,6 @@ class Opened:
         self._settings = where.settings()
         where.must_be_there()
         self.recorder = open_recorder(store_url(where.store), self._settings)
-        self._apart = (
-            self.recorder if self._settings.views is None else open_views(self._settings.views, self._settings)
-        )
         self.rows = sealed_rows(self.recorder)
 
     def __enter__(self) -> Self:
@@ -280,7 +272,6 @@ class Opened:
 
     def __exit__(self, *_: object) -> None:
         self.recorder.close()
-        self._apart.close()
 
     def vault_keys(self) -> KeyRing | None:
         """Read the keys that wrap the vault's data keys, where they are at hand: an auditor need not have them."""
@@ -291,10 +282,6 @@ class Opened:
         if os.environ.get(KEYS_VARIABLE) or not os.access(directory / KEY_FILE, os.R_OK):
             return None
         return KeyFile(directory).load_vault()
-
-    def views(self) -> list[tuple[Projection, Rows]]:
-        """Give the views, wherever they are kept."""
-        return [(one, rows_of(one, self._apart)) for one in (projection() for projection in PROJECTIONS)]
 
     def recorded(self, auditor: str | None, reads: Reads, about: UUID | None = None) -> None:
         """Write down who reads, where that is told."""

@@ -28,6 +28,7 @@ from ..domain.errors import (
     RecoveryError,
     Refusal,
     RoundOpen,
+    SettingsCorrupt,
     StoreUnavailable,
     WindowOpen,
 )
@@ -277,6 +278,8 @@ def _failure(error: LedgerError) -> dict[str, Any]:  # noqa: PLR0912 - one kind 
         case LedgerCorrupt():
             where = {"stream": str(error.stream), "version": error.version, "position": error.position}
             return {"outcome": "corrupt", **where, "says": str(error)}
+        case SettingsCorrupt():
+            return {"outcome": "corrupt", "setting": error.setting, "says": str(error)}
         case InteractionConfigurationError():
             return {"outcome": "misconfigured", "says": str(error)}
         case _:

@@ -17,10 +17,9 @@ from eventsourcing.persistence import ApplicationRecorder, Notification, StoredE
 from psycopg import sql
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from ..domain.errors import InteractionConfigurationError, StoreUnavailable
+from ..domain.errors import InteractionConfigurationError, SettingsCorrupt, StoreUnavailable
 from .postgres_database import (
     GOODBYES,
-    SAYS,
     SILENCE,
     UNHEARD,
     ConnectionLost,
@@ -36,6 +35,7 @@ from .postgres_database import (
 from .store import (
     EPOCHS,
     HEADER_BYTES,
+    IDENTITY_KEY_BYTES,
     SCHEMA_REVISION,
     Front,
     KeyKind,
@@ -291,16 +291,30 @@ class PostgresRecorder(LedgerRecorder):
         Raises:
             InteractionConfigurationError: one of the rules was broken since the tables were made.
         """
-        found = self._repeat("identity")
-        if not found:
-            raise StoreUnavailable(SAYS["42P01"])
-        ledger_id, key, epoch, revision = found[0]
-        understood(revision)
-        broken = sorted(rule for (rule,) in self._repeat("broken rules"))
+        held, broken = self.settings(), self.broken_rules()
         if broken:
             raise InteractionConfigurationError(
                 f"somebody changed the ledger's tables, and readers could miss facts; put back: {'; '.join(broken)}"
             )
+        return held
+
+    def tables(self) -> set[str]:
+        """Name the tables that are there."""
+        with self.lent() as connection:
+            found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (self._schema,))
+            return {name for (name,) in found}
+
+    def broken_rules(self) -> Sequence[str]:
+        """List what was changed of the tables' own rules."""
+        return sorted(rule for (rule,) in self._repeat("broken rules"))
+
+    def settings(self) -> LedgerIdentity:
+        """Read who this ledger is, and nothing of its rules."""
+        found = self._repeat("identity")
+        if not found:
+            raise SettingsCorrupt("row")
+        ledger_id, key, epoch, revision = found[0]
+        understood(revision)
         wrapped = self._repeat("any wrapped")
         return LedgerIdentity(ledger_id, key, epoch, revision, wrapper_of(wrapped[0][0]) if wrapped else None)
 
@@ -426,7 +440,7 @@ class PostgresRecorder(LedgerRecorder):
             self.database.compose(
                 "INSERT INTO {ledger} (ledger_id, identity_key, epoch, schema_revision) VALUES (%s, %s, %s, %s)"
             ),
-            (uuid4(), token_bytes(32), randbelow(EPOCHS), SCHEMA_REVISION),
+            (uuid4(), token_bytes(IDENTITY_KEY_BYTES), randbelow(EPOCHS), SCHEMA_REVISION),
         )
         return [f"made the tables of schema@{SCHEMA_REVISION} in {self._schema}"]
 

@@ -30,7 +30,7 @@ def record_reading(
         StoreUnavailable: the store could not speak; nothing may be read then.
         InteractionConfigurationError: the role may not record readings (`pauseledger migrate --auditor-role`).
     """
-    held = recorder.identity()
+    held = recorder.settings()
     stream, mapper = reading_stream(held.ledger_id), FactMapper(held.ledger_id)
     who = record_of(Identity(held.ledger_id, held.identity_key), by)
     for _ in range(_RELOADS):

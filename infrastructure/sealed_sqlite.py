@@ -9,7 +9,7 @@ from json import dumps
 from eventsourcing.persistence import Notification
 
 from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
-from .sqlite import SQLiteRecorder, row_of
+from .sqlite import SQLiteRecorder, fetched, row_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a state that was altered into text, or into nothing, it is some bytes nevertheless.
@@ -72,14 +72,18 @@ class SQLiteSealed(SealedRows):
     def streams(self, batch: int) -> Iterator[Sequence[Notification]]:
         """Read all rows whole, by stream."""
         statement = (
-            "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events"
-            " WHERE (originator_id, originator_version) > (?, ?) ORDER BY originator_id, originator_version LIMIT ?"
+            "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events {}"
+            " ORDER BY originator_id, originator_version LIMIT ?"
         )
-        # Whatever an altered row holds in their place, these are what the index goes by.
-        last: tuple[object, object] = ("", -1)
-        while found := self._read(statement, *last, batch):
+        # Named by its row: what an altered column holds may not come back as what the index goes by.
+        behind = (
+            "WHERE (originator_id, originator_version) >"
+            " (SELECT originator_id, originator_version FROM stored_events WHERE rowid = ?)"
+        )
+        found = self._read(statement.format(""), batch)
+        while found:
             yield [row_of(*row) for row in found]
-            last = (found[-1][0], found[-1][1])
+            found = self._read(statement.format(behind), found[-1][4], batch)
 
     def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Find rows that stand at no leaf."""
@@ -108,7 +112,7 @@ class SQLiteSealed(SealedRows):
 
     def _read(self, statement: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]  # as the driver gives them
         with self._recorder.reading() as connection:
-            return connection.execute(statement, values).fetchall()
+            return fetched(connection, statement, values)
 
 
 def _tip(connection: sqlite3.Connection) -> Tip:

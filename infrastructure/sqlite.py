@@ -2,10 +2,11 @@
 
 import os
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib.resources import files
@@ -13,6 +14,7 @@ from json import dumps
 from pathlib import Path
 from secrets import randbelow, token_bytes
 from threading import Lock
+from typing import Any
 from uuid import UUID, uuid4
 from weakref import WeakSet
 
@@ -23,10 +25,11 @@ except ImportError:  # Windows: its writers take turns by SQLite's lock alone.
 
 from eventsourcing.persistence import ApplicationRecorder, IntegrityError, Notification, StoredEvent, Subscription
 
-from ..domain.errors import StoreUnavailable
+from ..domain.errors import SettingsCorrupt, StoreUnavailable
 from .store import (
     EPOCHS,
     HEADER_BYTES,
+    IDENTITY_KEY_BYTES,
     NO_STREAM,
     SCHEMA_REVISION,
     SETTLED,
@@ -172,7 +175,7 @@ class SQLiteRecorder(LedgerRecorder):
         statement = f"{_ROWS} WHERE rowid BETWEEN ? AND ? {chosen} ORDER BY rowid LIMIT ?"
         values = (first, _LAST if stop is None else stop, dumps(list(topics)), limit)
         with self._connection() as connection:
-            return _notifications(connection.execute(statement, values))
+            return _notifications(fetched(connection, statement, values))
 
     def max_notification_id(self) -> int | None:
         """Read the newest position, None where the log is empty."""
@@ -192,11 +195,11 @@ class SQLiteRecorder(LedgerRecorder):
             connection.execute("BEGIN")
             epoch, revision = connection.execute("SELECT epoch, schema_revision FROM ledger").fetchone()
             understood(revision)
-            rows = connection.execute(
-                f"{_ROWS} WHERE originator_id {among} ORDER BY originator_id, originator_version", asked
+            rows = fetched(
+                connection, f"{_ROWS} WHERE originator_id {among} ORDER BY originator_id, originator_version", asked
             )
             leases = connection.execute(f"SELECT pause, fence, until FROM lease WHERE pause {among}", asked)  # noqa: S608 - constants
-            keys = connection.execute(_KEYS_OF, asked)
+            keys = fetched(connection, _KEYS_OF, asked)
             return Snapshot(
                 rows=_notifications(rows),
                 leases={UUID(pause): Lease(fence, _time(until)) for pause, fence, until in leases},
@@ -212,7 +215,7 @@ class SQLiteRecorder(LedgerRecorder):
             " WHERE rowid > ? ORDER BY rowid LIMIT ?"
         )
         with self._connection() as connection:
-            return connection.execute(statement, (HEADER_BYTES, gt, limit)).fetchall()
+            return fetched(connection, statement, (HEADER_BYTES, gt, limit))
 
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
         """Read the leases of these pauses."""
@@ -253,14 +256,33 @@ class SQLiteRecorder(LedgerRecorder):
     def identity(self) -> LedgerIdentity:
         """Read who this ledger is."""
         with self._connection() as connection:
-            ledger_id, key, epoch, revision = connection.execute(
-                "SELECT ledger_id, identity_key, epoch, schema_revision FROM ledger"
-            ).fetchone()
+            [(ledger_id, key, epoch, revision)] = fetched(
+                connection, "SELECT ledger_id, identity_key, epoch, schema_revision FROM ledger", ()
+            )
             understood(revision)
             wrapped = connection.execute(
-                "SELECT coalesce(content, person) FROM vault WHERE content IS NOT NULL OR person IS NOT NULL LIMIT 1"
+                "SELECT CASE typeof(content) WHEN 'blob' THEN content ELSE person END FROM vault"
+                " WHERE typeof(content) = 'blob' OR typeof(person) = 'blob' LIMIT 1"
             ).fetchone()
-        return LedgerIdentity(UUID(ledger_id), key, epoch, revision, wrapper_of(wrapped[0]) if wrapped else None)
+        if not isinstance(key, bytes) or len(key) != IDENTITY_KEY_BYTES:
+            raise SettingsCorrupt("identity key")
+        if not isinstance(epoch, int) or not 0 <= epoch < EPOCHS:
+            raise SettingsCorrupt("epoch")
+        stream = _stream(ledger_id)
+        if stream == NO_STREAM:
+            raise SettingsCorrupt("id")
+        return LedgerIdentity(stream, key, epoch, revision, wrapper_of(wrapped[0]) if wrapped else None)
+
+    def tables(self) -> set[str]:
+        """Name the tables that are there, and make none."""
+        with _told(), closing(self._connect()) as connection:
+            return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def broken_rules(self) -> Sequence[str]:
+        """List the triggers that are gone."""
+        with self._connection() as connection:
+            there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
+        return [f"trigger {name} is gone" for name in _triggers() if name not in there]
 
     def epoch(self) -> int:
         """Read the ledger's epoch alone."""
@@ -290,13 +312,13 @@ class SQLiteRecorder(LedgerRecorder):
         """Read the data keys of these pauses."""
         asked = (dumps([pause.hex for pause in pauses]),)
         with self._connection() as connection:
-            return _vault_rows(connection.execute(_KEYS_OF, asked))
+            return _vault_rows(fetched(connection, _KEYS_OF, asked))
 
     def vault_after(self, pause: UUID | None, limit: int) -> Sequence[VaultRow]:
         """Go through the vault by pause."""
         after = "" if pause is None else pause.hex
         with self._connection() as connection:
-            return _vault_rows(connection.execute(f"{_KEYS} WHERE pause > ? ORDER BY pause LIMIT ?", (after, limit)))
+            return _vault_rows(fetched(connection, f"{_KEYS} WHERE pause > ? ORDER BY pause LIMIT ?", (after, limit)))
 
     def destroy(self, pauses: Sequence[UUID], kind: KeyKind) -> int:
         """Destroy one data key of each of these pauses, overwritten in the file; `scrub` empties the log beside it."""
@@ -519,6 +541,7 @@ class SQLiteRecorder(LedgerRecorder):
 
 
 _LAST = (1 << 63) - 1
+_FILES = ("sqlite.sql", "sqlite_sealed.sql", "sqlite_vault.sql")
 _ROWS = "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events"
 _KEYS = "SELECT pause, content_key, person_key, content, person FROM vault"
 _KEYS_OF = f"{_KEYS} WHERE pause IN (SELECT value FROM json_each(?)) ORDER BY pause"  # noqa: S608 - constants
@@ -537,7 +560,26 @@ def _time(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
-def _notifications(found: sqlite3.Cursor) -> list[Notification]:
+def fetched(connection: sqlite3.Connection, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Read rows, those too that hold text which was altered into none: what is no UTF-8 in it is replaced."""
+    try:
+        return connection.execute(statement, values).fetchall()
+    except sqlite3.OperationalError as error:
+        # SQLite's own errors have a code; the module's own, of text that it cannot decode, has none.
+        if hasattr(error, "sqlite_errorcode"):
+            raise
+    connection.text_factory = _replaced
+    try:
+        return connection.execute(statement, values).fetchall()
+    finally:
+        connection.text_factory = str
+
+
+def _replaced(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+def _notifications(found: Sequence[tuple[Any, ...]]) -> list[Notification]:
     return [row_of(*row) for row in found]
 
 
@@ -561,8 +603,16 @@ def _stream(given: object) -> UUID:
     return stream if stream.hex == given else NO_STREAM
 
 
-def _vault_rows(found: sqlite3.Cursor) -> list[VaultRow]:
-    return [VaultRow(UUID(pause), _key_id(one), _key_id(other), *wrapped) for pause, one, other, *wrapped in found]
+def _vault_rows(found: Sequence[tuple[Any, ...]]) -> list[VaultRow]:
+    return [
+        VaultRow(UUID(pause), _key_id(one), _key_id(other), _wrapped(content), _wrapped(person))
+        for pause, one, other, content, person in found
+    ]
+
+
+def _wrapped(stored: object) -> bytes | None:
+    """Give a wrapped key; what was altered into anything else opens nothing."""
+    return stored if stored is None or isinstance(stored, bytes) else b""
 
 
 def _key_id(stored: object) -> UUID:
@@ -577,7 +627,11 @@ def _revision(connection: sqlite3.Connection) -> int:
     """Tell the revision of the tables that are there; 0 where there are none."""
     there = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ledger'").fetchone()
     found = connection.execute("SELECT schema_revision FROM ledger").fetchone() if there else None
-    return 0 if found is None else int(found[0])
+    if not there:
+        return 0
+    if found is None or not isinstance(found[0], int):
+        raise SettingsCorrupt("row, or its schema's revision,")
+    return found[0]
 
 
 def _make_tables(connection: sqlite3.Connection) -> list[str]:
@@ -590,7 +644,13 @@ def _make_tables(connection: sqlite3.Connection) -> list[str]:
             _run(connection, "sqlite.sql")
             connection.execute(
                 "INSERT INTO ledger VALUES (1, ?, ?, ?, ?, ?)",
-                (uuid4().hex, token_bytes(32), randbelow(EPOCHS), SCHEMA_REVISION, datetime.now(UTC).isoformat()),
+                (
+                    uuid4().hex,
+                    token_bytes(IDENTITY_KEY_BYTES),
+                    randbelow(EPOCHS),
+                    SCHEMA_REVISION,
+                    datetime.now(UTC).isoformat(),
+                ),
             )
             done = [f"made the tables of schema@{SCHEMA_REVISION}"]
         elif revision < SCHEMA_REVISION:
@@ -605,6 +665,13 @@ def _make_tables(connection: sqlite3.Connection) -> list[str]:
         raise
     _commit(connection)
     return done
+
+
+@lru_cache
+def _triggers() -> tuple[str, ...]:
+    """Name the triggers that guard the tables."""
+    made = (files(__package__).joinpath(name).read_text("utf-8") for name in _FILES)
+    return tuple(name for text in made for name in re.findall(r"CREATE TRIGGER (\w+)", text))
 
 
 def _run(connection: sqlite3.Connection, name: str) -> None:

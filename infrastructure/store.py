@@ -31,8 +31,14 @@ Front = tuple[str, int, str, bytes, int]
 #: sealed log, 4 the vault.
 SCHEMA_REVISION = 4
 
+#: The tables of a ledger, beside those of its views.
+TABLES = ("stored_events", "ledger", "lease", "sealed", "sealed_tiles", "tree_heads", "sealing", "vault")
+
 #: Given for what is no stream's id.
 NO_STREAM = UUID(int=0)
+
+#: The length of a ledger's identity key.
+IDENTITY_KEY_BYTES = 32
 
 #: How many different epochs there are (16 bits).
 EPOCHS = 1 << 16
@@ -244,6 +250,22 @@ class LedgerRecorder(ApplicationRecorder):
         Raises:
             StoreUnavailable: also where the tables were never made; the message names `pauseledger migrate`.
         """
+
+    def settings(self) -> LedgerIdentity:
+        """Read who this ledger is, whatever became of the rules that guard its tables; `broken_rules` tells those.
+
+        Raises:
+            SettingsCorrupt: one of its settings is none.
+        """
+        return self.identity()
+
+    def tables(self) -> set[str]:
+        """Name the tables that are there; of `TABLES` none may be missing."""
+        return set(TABLES)
+
+    def broken_rules(self) -> Sequence[str]:
+        """List what was changed of the tables' own rules since they were made, in words."""
+        return []
 
     def epoch(self) -> int:
         """Read the ledger's epoch alone: after every pause that is made, where its append does not tell."""

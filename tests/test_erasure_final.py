@@ -146,7 +146,7 @@ def test_a_check_finds_an_erasure_that_was_undone_and_a_vault_that_was_spoilt(tm
     alter_vault(stage, put, one.content, one.person, one.pause.hex)
     alter_vault(stage, put, two.person, two.content, two.pause.hex)
     alter_vault(stage, put, one.content, b"\x00\x00\x00\x01" + bytes(48), three.pause.hex)
-    faults = run(stage, 5, "check")["faults"]
+    faults = vault_faults(run(stage, 5, "check"))
     assert sorted((str(pauses.index(UUID(fault["stream"]))), fault["says"]) for fault in faults) == [
         ("0", "that the content key was destroyed is on record, and it stands; erase it again"),
         ("1", "the content key is not what was written"),
@@ -155,9 +155,15 @@ def test_a_check_finds_an_erasure_that_was_undone_and_a_vault_that_was_spoilt(tm
         ("2", "the person key is wrapped by a vault key that is not in the key ring here"),
     ]
     elsewhere = Stage(stage.url, tmp_path / "other keys")
-    assert run(elsewhere, 5, "check")["found"] == 1, "by another ledger's keys nothing can be said of these"
+    assert len(vault_faults(run(elsewhere, 5, "check"))) == 1, "by another ledger's keys nothing can be said of these"
     asyncio.run(erased_again(stage, pauses[0]))
     assert not any("on record" in fault["says"] for fault in run(stage, 5, "check")["faults"])
+
+
+def vault_faults(checked):
+    """Leave aside that the triggers are gone which were in the way."""
+    assert "table" in {fault["part"] for fault in checked["faults"]}
+    return [fault for fault in checked["faults"] if fault["part"] == "vault"]
 
 
 async def erased_again(stage, pause):

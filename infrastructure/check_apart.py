@@ -1,0 +1,114 @@
+"""Views compared by a process of their own, while this one goes through the rows: each has a processor to itself."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from threading import Thread
+from typing import Any
+
+from ..domain.errors import InteractionConfigurationError, LedgerError, StoreUnavailable
+from ..projections import PROJECTIONS
+from .check_streams import Fault
+from .check_views import views_faults
+from .headers import Log
+from .mapper import FactMapper
+from .settings import LedgerSettings
+from .views import rows_of
+from .wiring import open_recorder, open_views
+
+#: In a smaller log the views are compared before another process has started.
+WORTH = 20_000
+#: How often whoever waits is told how far it is (seconds).
+_TELL = 0.5
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How another process opens the same ledger and the same views."""
+
+    store: str = field(repr=False)
+    views: str | None = field(repr=False)
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, store: str, settings: LedgerSettings) -> "Opening":
+        """Say it by what a store is opened with alone: what the host registers need not be known there."""
+        names = ("threads", "schema", "pooled", "busy_timeout", "connect_timeout", "statement_timeout", "pool_timeout")
+        return cls(store, settings.views, {name: getattr(settings, name) for name in names})
+
+    def faults(self, progress: Progress | None = None) -> list[Fault]:
+        """Open them, and compare the views."""
+        settings = LedgerSettings(**self.options, views=self.views)
+        with closing(open_recorder(self.store, settings)) as recorder:
+            apart = recorder if self.views is None else open_views(self.views, settings)
+            with closing(apart):
+                ledger_id = recorder.settings().ledger_id
+                held = [(one, rows_of(one, apart)) for one in (projection() for projection in PROJECTIONS)]
+                return list(views_faults(Log(recorder, FactMapper(ledger_id), ledger_id), held, progress))
+
+
+@contextmanager
+def comparing(opening: Opening, progress: Progress | None = None) -> Iterator[Iterator[Fault]]:
+    """Begin to compare the views in another process, and lend what waits for its faults. Leaving ends the process.
+
+    Raises (what is lent):
+        StoreUnavailable: the store could not speak, or somebody ended the process.
+        InteractionConfigurationError: the database role lacks the right.
+    """
+    # Neither this process's connections nor its locks are carried over.
+    context = get_context("spawn")
+    told, telling = context.Pipe(duplex=False)
+    reached = context.Array("q", 2)
+    process = context.Process(target=_work, args=(telling, reached, opening), daemon=True)
+    process.start()
+    telling.close()
+    try:
+        yield _waiting(told, reached, progress)
+    finally:
+        process.terminate()
+        process.join()
+        told.close()
+
+
+def _waiting(told: Connection, reached: Any, progress: Progress | None) -> Iterator[Fault]:
+    try:
+        while not told.poll(_TELL):
+            if progress is not None:
+                progress(*reached)
+        faults, error, says = told.recv()
+    except EOFError:
+        raise StoreUnavailable(
+            "the process that compared the views was ended; check again, or with --no-views"
+        ) from None
+    if error is not None:
+        raise error(says)
+    yield from faults
+
+
+def _work(telling: Connection, reached: Any, opening: Opening) -> None:
+    # Whoever waits decides what an interrupt means, and ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+    def progress(*here: int) -> None:
+        reached[:] = here
+
+    try:
+        telling.send((opening.faults(progress), None, ""))
+    except InteractionConfigurationError as error:
+        telling.send(([], InteractionConfigurationError, str(error)))
+    except LedgerError as error:
+        telling.send(([], StoreUnavailable, str(error)))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None  # noqa: S101 - this process was started by another
+    wait([parent.sentinel])
+    os._exit(1)

@@ -1,0 +1,103 @@
+"""Check names what is wrong with the tables themselves: some that are gone, settings that are none, rules taken away."""
+
+import json
+import sqlite3
+from contextlib import closing
+
+import psycopg
+import pytest
+from pauseledger.infrastructure.cli import main
+from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.store import TABLES
+from pauseledger.infrastructure.stories import Stage, asked
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def stage(request, tmp_path):
+    sqlite = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'ledger.db'}" if sqlite else request.getfixturevalue("pg_dsn")
+    KeyFile(tmp_path / "keys").create()
+    made = Stage(url, tmp_path / "keys")
+    async with made.ledger() as ledger:
+        await asked(ledger)
+    return made
+
+
+def change(stage, *statements):
+    """Do what the database's owner can do."""
+    if stage.url.startswith("sqlite"):
+        with closing(sqlite3.connect(stage.url[10:])) as connection, connection:
+            connection.execute("PRAGMA ignore_check_constraints = ON")
+            for statement in statements:
+                connection.execute(statement)
+        return
+    with psycopg.connect(stage.url, autocommit=True, options="-c search_path=pauseledger") as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def checked(stage, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--no-views", "--json", "--store", stage.url, "--keys-dir", str(stage.keys)])
+    said = json.loads(capsys.readouterr().out)
+    return ended.value.code, [fault["says"] for fault in said.get("faults", ())] or said
+
+
+@pytest.mark.parametrize("table", [name for name in TABLES if name != "stored_events"])
+def test_a_table_that_is_gone_is_a_named_fault(stage, capsys, table):
+    change(stage, f"DROP TABLE {table}" + ("" if stage.url.startswith("sqlite") else " CASCADE"))
+    code, says = checked(stage, capsys)
+    assert (code, says) == (5, [f"table {table} is gone; nothing else was checked"])
+
+
+def test_a_rule_that_was_taken_away_is_a_fault_and_the_rows_are_proved_without_it(stage, capsys):
+    assert checked(stage, capsys)[0] == 0
+    on = "" if stage.url.startswith("sqlite") else " ON sealing"
+    change(stage, f"DROP TRIGGER sealing_forward{on}")
+    code, says = checked(stage, capsys)
+    assert code == 5
+    assert len(says) == 1
+    assert "a rule that guards the ledger's tables is broken: trigger sealing_forward" in says[0]
+
+
+@pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("ledger_id", "'xyz'", "id"),
+        ("ledger_id", "CAST(x'ff' AS TEXT)", "id"),
+        ("ledger_id", "x'00'", "id"),
+        ("identity_key", "'short'", "identity key"),
+        ("identity_key", "x'00'", "identity key"),
+        ("epoch", "'now'", "epoch"),
+        ("epoch", "70000", "epoch"),
+        ("schema_revision", "'four'", "row, or its schema's revision,"),
+    ],
+)
+def test_a_setting_that_was_altered_into_none_is_named(stage, capsys, setting, value, told):
+    change(stage, f"UPDATE ledger SET {setting} = {value}")
+    code, says = checked(stage, capsys)
+    assert code == 5
+    assert f"the ledger's {told} is not what was written" in str(says)
+    with pytest.raises(SystemExit) as ended:
+        main(["stats", "--json", "--store", stage.url, "--keys-dir", str(stage.keys)])
+    assert ended.value.code in {2, 5}
+
+
+def test_a_ledger_without_its_row_is_named(stage, capsys):
+    change(stage, "DELETE FROM ledger")
+    code, says = checked(stage, capsys)
+    assert code == 5
+    assert "put its row back" in str(says)
+
+
+@pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("value", ["'text'", "x'00'", "7", "CAST(x'ff' AS TEXT)"])
+def test_a_key_of_the_vault_that_was_altered_into_none_is_named_without_the_vault_key(
+    stage, capsys, monkeypatch, value
+):
+    change(stage, "DROP TRIGGER vault_guard", f"UPDATE vault SET content = {value}")
+    monkeypatch.setenv("PAUSELEDGER_KEYS", "none is needed")
+    code, says = checked(stage, capsys)
+    assert code == 5
+    assert "the content key is no wrapped key" in says
