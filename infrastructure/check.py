@@ -8,7 +8,7 @@ from uuid import UUID
 from eventsourcing.persistence import Notification
 
 from ..domain.ids import Identity
-from .check_streams import Fault, Stream, judge, judge_alone, judge_round, members, read_row, whole_streams
+from .check_streams import Fault, Stream, id_of, judge, judge_alone, judge_round, members, read_row, whole_streams
 from .check_tree import Kept, TreeCheck
 from .check_vault import VaultCheck
 from .merkle import Unproved
@@ -113,10 +113,12 @@ class Check:
         done, stream = 0, Stream(NO_STREAM)
         for rows in self._rows.streams(_BATCH):
             for row in rows:
-                if row.originator_id != stream.id or row.originator_id == NO_STREAM:
+                # Numbers, as ids are slow to compare, and each row's is.
+                if id_of(row).int != stream.id.int or not stream.id.int:
                     yield from self._ended(stream, rounds)
-                    stream = Stream(UUID(str(row.originator_id)))
-                yield from self._of_row(row, stream)
+                    stream = Stream(id_of(row))
+                if found := self._of_row(row, stream):
+                    yield from found
             if self._vault is not None:
                 yield from self._vault.read(rows)
             done += len(rows)
@@ -130,11 +132,10 @@ class Check:
         if self._vault is not None:
             yield from self._vault.ended()
 
-    def _of_row(self, row: Notification, stream: Stream) -> Iterator[Fault]:
-        if row.originator_id == NO_STREAM:
-            yield Fault("row", "its stream's id is none", row.id, version=row.originator_version)
-        else:
-            yield from read_row(self._ledger, row, stream)
+    def _of_row(self, row: Notification, stream: Stream) -> Sequence[Fault]:
+        if not stream.id.int:
+            return [Fault("row", "its stream's id is none", row.id, version=row.originator_version)]
+        return read_row(self._ledger, row, stream)
 
     def _ended(self, stream: Stream, rounds: list[tuple[UUID, list[UUID]]]) -> Iterator[Fault]:
         if not stream.sound or not stream.version:

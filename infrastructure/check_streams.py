@@ -79,10 +79,9 @@ class Stream:
     consumed: tuple[int, dict[str, Any]] | None = None
     sound: bool = True
     name: str = field(init=False)
-    front: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.name, self.front = str(self.id), _sized(self.id.bytes)
+        self.name = str(self.id)
 
 
 def _sized(part: bytes) -> bytes:
@@ -109,35 +108,36 @@ class _Inflating(threading.local):
 _inflating = _Inflating()
 
 
-def read_row(ledger: UUID, row: Notification, stream: Stream) -> Iterator[Fault]:
+def read_row(ledger: UUID, row: Notification, stream: Stream) -> Sequence[Fault]:
     """Hold a row against the one before it in its stream, and add it to what is known of the stream."""
     found: list[str] = []
     try:
-        found.extend(_of_row(ledger, row, stream))
+        _of_row(ledger, row, stream, found)
     except (KeyError, TypeError, AttributeError, ValueError):
-        # A generator that fails has kept what it had found before.
         found.append("its header lacks what its fact needs")
-    stream.sound = stream.sound and not found
-    yield from (Fault("row", says, row.id, stream.id, row.originator_version) for says in found)
+    if not found:
+        return ()
+    stream.sound = False
+    return [Fault("row", says, row.id, stream.id, row.originator_version) for says in found]
 
 
-def _of_row(ledger: UUID, row: Notification, stream: Stream) -> Iterator[str]:
+def _of_row(ledger: UUID, row: Notification, stream: Stream, found: list[str]) -> None:
     state, version = bytes(row.state), row.originator_version
     if version != stream.version + 1:
-        yield f"version {stream.version + 1} of its stream is missing"
+        found.append(f"version {stream.version + 1} of its stream is missing")
     if row.id <= stream.position:
-        yield "its position is not behind that of the row before it in its stream"
-    header = _header(state)
+        found.append("its position is not behind that of the row before it in its stream")
+    end = _FRONT + int.from_bytes(state[36:_FRONT], "big")
+    header = _header(state, end)
     if header is None:
-        yield "it is not in the format PLF1"
+        found.append("it is not in the format PLF1")
     else:
-        yield from _of_bytes(ledger, row, state, header, stream)
-        yield from _of_header(ledger, row, header, stream)
+        _of_bytes(ledger, row, state, end, header, stream.digest, found)
+        _of_header(ledger, row, header, stream, found)
     stream.version, stream.digest, stream.position = version, state[_DIGEST], row.id
 
 
-def _header(state: bytes) -> dict[str, Any] | None:
-    end = _FRONT + int.from_bytes(state[36:_FRONT], "big")
+def _header(state: bytes, end: int) -> dict[str, Any] | None:
     if state[:4] != b"PLF1" or not _FRONT < end <= len(state):
         return None
     try:
@@ -147,34 +147,51 @@ def _header(state: bytes) -> dict[str, Any] | None:
     return said if isinstance(said, dict) else None
 
 
-def _of_bytes(ledger: UUID, row: Notification, state: bytes, header: dict[str, Any], stream: Stream) -> Iterator[str]:
-    start = _FRONT + int.from_bytes(state[36:_FRONT], "big")
-    version = (row.originator_version % (1 << 64)).to_bytes(8, "big")
-    parts = [_of_ledger(ledger)[1], stream.front, _sized(version), _of_topic(row.topic), _sized(stream.digest)]
+def _of_bytes(  # noqa: PLR0917 - one caller
+    ledger: UUID, row: Notification, state: bytes, start: int, header: dict[str, Any], before: bytes, found: list[str]
+) -> None:
     # In a row as in what is digested, the header stands behind its length.
-    parts.append(state[36:start])
-    contents, segments = _contents(header), []
+    parts = [
+        _of_ledger(ledger)[1], _UUID_SIZE, id_of(row).bytes, _U64_SIZE, _u64(row.originator_version),
+        _of_topic(row.topic), _sized(before), state[36:start],
+    ]  # fmt: skip
+    # Quotes inside of a text are escaped, so that the name of a key is found wherever there is one.
+    contents = _contents(header, state.count(_SEGMENT, _FRONT, start))
     contents.sort(key=_number)
-    for content in contents:
-        segments.append(state[start : start + content["stored"]])
-        parts.append(_sized(segments[-1]))
+    whole = True
+    for turn, content in enumerate(contents):
+        stored = state[start : start + content["stored"]]
+        parts.append(_sized(stored))
         start += content["stored"]
-    if [one["segment"] for one in contents] != list(range(len(contents))) or start != len(state):
-        yield "its segments are not those that its header names"
-    if hashlib.sha256(b"".join(parts)).digest() != state[_DIGEST]:
-        yield "its digest is another one: the row, or the one before it, is not what was written"
-    for content, stored in zip(contents, segments, strict=True):
+        whole = whole and content["segment"] == turn
         # What was encrypted is digested as it was before.
         if content.get("cipher", "none") == "none" and not _as_digested(content, stored):
-            yield f"its segment {content['segment']} is not what was digested"
+            found.append(f"its segment {content['segment']} is not what was digested")
+    if not whole or start != len(state):
+        found.append("its segments are not those that its header names")
+    if hashlib.sha256(b"".join(parts)).digest() != state[_DIGEST]:
+        found.append("its digest is another one: the row, or the one before it, is not what was written")
+
+
+def _u64(number: int) -> bytes:
+    return (number % (1 << 64)).to_bytes(8, "big")
+
+
+def id_of(row: Notification) -> UUID:
+    """Give a row's stream."""
+    return row.originator_id if isinstance(row.originator_id, UUID) else UUID(row.originator_id)
 
 
 _number = itemgetter("segment")
+_SEGMENT = b'"segment":'
+_UUID_SIZE, _U64_SIZE = (16).to_bytes(4, "big"), (8).to_bytes(4, "big")
 
 
-def _contents(header: dict[str, Any]) -> list[dict[str, Any]]:
-    found, left = [], [header]
-    while left:
+def _contents(header: dict[str, Any], most: int) -> list[dict[str, Any]]:
+    """Find the contents that a header names, wherever they stand in it; there are so many at most."""
+    found: list[dict[str, Any]] = []
+    left = [header]
+    while left and len(found) < most:
         for value in left.pop().values():
             if type(value) is dict:
                 if value.keys() >= _NAMED and type(value["segment"]) is int:
@@ -203,12 +220,12 @@ def _as_digested(content: dict[str, Any], stored: bytes) -> bool:
     return len(stored) == whole and hashlib.sha256(stored).hexdigest() == content["digest"]
 
 
-def _of_header(ledger: UUID, row: Notification, header: dict[str, Any], stream: Stream) -> Iterator[str]:
+def _of_header(ledger: UUID, row: Notification, header: dict[str, Any], stream: Stream, found: list[str]) -> None:
     name, at = row.topic.partition("@")[0], str(header.get("at", ""))
     if header.get("ledger") != _of_ledger(ledger)[0]:
-        yield "it is of another ledger"
+        found.append("it is of another ledger")
     if at < stream.at:
-        yield "its time is before that of the row before it in its stream"
+        found.append("its time is before that of the row before it in its stream")
     stream.at = at
     stream.first = stream.first or name
     once = name if name != "pause.answered" or _completes(header) else "one of several pause.answered"
@@ -341,7 +358,5 @@ def whole_streams(ledger: UUID, rows: Sequence[Notification]) -> dict[UUID, Stre
     """Read streams that were loaded whole; only those in which every row is what was written are given."""
     held: dict[UUID, Stream] = {}
     for row in rows:
-        stream = held.setdefault(UUID(str(row.originator_id)), Stream(UUID(str(row.originator_id))))
-        for _ in read_row(ledger, row, stream):
-            pass
+        read_row(ledger, row, held.get(id_of(row)) or held.setdefault(id_of(row), Stream(id_of(row))))
     return {name: stream for name, stream in held.items() if stream.sound}

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from itertools import chain
 
 from .check import Check, Checked, Progress
-from .check_apart import WORTH, Opening, comparing
+from .check_apart import WORTH, Opening, comparing, seldom_collected
 from .check_streams import Fault
 from .check_tables import rule_faults
 from .check_tree import Kept
@@ -36,7 +36,7 @@ def check_ledger(
         InteractionConfigurationError: the database role lacks the right.
     """
     check = Check(recorder, sealed_rows(recorder), keys, heads, VaultCheck(recorder, ring))
-    with ExitStack() as stack:
+    with seldom_collected(), ExitStack() as stack:
         views: Iterable[Fault] = ()
         if opening is not None and (recorder.max_notification_id() or 0) >= WORTH:
             views = stack.enter_context(comparing(opening, progress))

@@ -1,0 +1,82 @@
+"""The views of a large ledger are compared by another process: its faults, its errors and its end come through."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+from pauseledger import LedgerSettings, StoreUnavailable
+from pauseledger.infrastructure.check_apart import Opening, comparing
+from pauseledger.infrastructure.checking import check_ledger
+from pauseledger.infrastructure.stories import Stage, asked
+from pauseledger.infrastructure.wiring import open_recorder
+
+
+@pytest.fixture
+def stage(tmp_path):
+    made = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
+
+    async def lead():
+        async with made.ledger() as ledger:
+            await asked(ledger)
+            await ledger.views.catch_up()
+
+    asyncio.run(lead())
+    return made
+
+
+def test_what_another_process_finds_is_what_is_found_here(stage, monkeypatch):
+    with closing(sqlite3.connect(stage.url[10:])) as connection, connection:
+        connection.execute("UPDATE view_history_facts_2b SET version = 7")
+    opening = Opening.of(stage.url, LedgerSettings())
+    with closing(open_recorder(stage.url, LedgerSettings())) as recorder:
+        here = check_ledger(recorder, opening)
+        monkeypatch.setattr("pauseledger.infrastructure.checking.WORTH", 0)
+        assert check_ledger(recorder, opening) == here
+    assert [fault.view for fault in here.faults] == ["history"]
+
+
+def test_an_error_and_an_end_come_through(stage, tmp_path):
+    nowhere = Opening.of("sqlite:////dev/null/ledger.db", LedgerSettings())
+    with comparing(nowhere) as faults, pytest.raises(StoreUnavailable, match="cannot be opened"):
+        list(faults)
+    with comparing(Opening.of(stage.url, LedgerSettings())) as faults:
+        [child] = multiprocessing.active_children()
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(StoreUnavailable, match="was ended"):
+            list(faults)
+    assert multiprocessing.active_children() == []
+
+
+def test_an_interrupt_ends_both_processes(stage):
+    script = (
+        "import sys; from pauseledger.infrastructure import checking, check_apart, cli\n"
+        "checking.WORTH = 0\n"
+        "def never(*_):\n"
+        "    print('waiting', flush=True)\n"
+        "    import time; time.sleep(60); yield\n"
+        "if __name__ == '__main__':\n"
+        "    check_apart._waiting = never\n"
+        "    cli.main(['check', '--json', '--store', sys.argv[1], '--keys-dir', sys.argv[2]])\n"
+    )
+    path = stage.keys.parent / "script.py"
+    path.write_text(script)
+    running = subprocess.Popen(
+        [sys.executable, str(path), stage.url, str(stage.keys)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert running.stdout.readline() == b"waiting\n"
+    children = subprocess.run(["pgrep", "-P", str(running.pid)], check=True, capture_output=True, text=True).stdout
+    running.send_signal(signal.SIGINT)
+    said, complained = running.communicate(timeout=20)
+    assert (running.returncode, json.loads(said)["outcome"], complained) == (130, "interrupted", b"")
+    deadline = time.monotonic() + 5
+    while any(os.path.exists(f"/proc/{pid}") for pid in children.split()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in children.split())
