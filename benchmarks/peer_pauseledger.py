@@ -9,6 +9,7 @@ import json
 import os
 import sqlite3
 import tempfile
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -85,7 +86,10 @@ class PauseLedgerPg(w.Peer):
         messages, request = POOL[number % len(POOL)]
         axes = pl.Axes(scope=SCOPE, session_id="session", run_id=str(uuid4()), call_id=CALL)
         turn = pl.Turn("openai-chat", messages)
-        command = pl.PauseCommand(interaction="bench", request=request, turn=turn, axes=axes, closes_in=3600)
+        # A host knows when its run began. Without that, on a month's first day, the month before is looked up too.
+        command = pl.PauseCommand(
+            interaction="bench", request=request, turn=turn, axes=axes, closes_in=3600, run_started=datetime.now(UTC)
+        )
         return await self.ledger.capability.pause(command), axes.run_id
 
     async def redeem(self, handle, scope=SCOPE):

@@ -401,7 +401,7 @@ class Sibling:
     response: Any = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResumeOutcome:
     """What a redemption hands back.
 

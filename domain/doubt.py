@@ -42,6 +42,8 @@ class Doubt:
         """Read a pause; while in doubt, as often as it takes. Raises as `arises` does."""
         while True:
             try:
+                if self._until is None:
+                    return await pauses.find(pause_id)
                 async with asyncio.timeout_at(self._until):
                     return await pauses.find(pause_id)
             except StoreUnavailable as gone:

@@ -17,7 +17,8 @@ Tag = str
 
 def rfc3339(moment: datetime) -> str:
     """Spell a moment as RFC 3339 in UTC with six decimals."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    told = (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).isoformat(timespec="microseconds")
+    return f"{told[:26]}Z"
 
 
 Moment = Annotated[AwareDatetime, PlainSerializer(rfc3339, when_used="json")]

@@ -1,9 +1,10 @@
 """The outcome of a redemption, built from the round as its facts leave it, before anything is consumed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from . import strict_json
+from .changes import changed
 from .commands import Dispatch, Observation, ResumeOutcome, Sibling
 from .errors import InteractionConfigurationError, InteractionUnregistered
 from .interactions import Interaction, Interactions
@@ -134,7 +135,7 @@ class Outcomes:
 
 def placed(outcome: ResumeOutcome, position: int | None) -> ResumeOutcome:
     """Say where in the log the claim stands, once it does."""
-    return replace(outcome, position=position)
+    return changed(outcome, {"position": position})
 
 
 def provider_id(pause: Pause) -> str | None:

@@ -4,14 +4,16 @@ import hashlib
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from pydantic import BaseModel
 
 from . import strict_json
 from .authority import PolicyChanged, judge_asking
 from .axes import AXIS_BYTES, require_stated, require_text
+from .changes import restated
 from .closing import whole_second, withdraw
 from .commands import LapseAnswer, PauseCommand, PauseReceipt, Routing
 from .content import Content, ContentAlteredError, ContentErasedError
@@ -83,6 +85,7 @@ class Plan:
 
     gated: tuple[Gated, ...]
     turn: PausedTurn
+    turn_digest: bytes
     reference: CheckpointReference | None
     given: tuple[Gated, ...]
 
@@ -95,7 +98,7 @@ class Plan:
     def turn_key(self) -> bytes:
         """What stands for the turn in the lead's id."""
         key = self.command.idempotency_key
-        return hashlib.sha256(self.turn.text).digest() if key is None else key.encode()
+        return self.turn_digest if key is None else key.encode()
 
 
 @dataclass(slots=True)
@@ -108,10 +111,9 @@ class Pausing:
     async def pause(self, commands: Sequence[PauseCommand]) -> tuple[PauseReceipt, ...]:
         """Store the round, or find it again, and mint its tokens."""
         plan = await self._plan(commands)
-        stamp = self.services.stamp()
-        doubt = Doubt()
+        attempt, doubt = uuid4(), Doubt()
         for reload in range(RELOADS):
-            stamp = self.services.stamp(stamp.attempt)
+            stamp = self.services.stamp(attempt)
             months = self._months(plan, stamp.now)
             # Most rounds are new: the first append is tried without a look, and its conflict says that one is there.
             known_new = not reload and plan.command.supersedes is None
@@ -165,7 +167,8 @@ class Pausing:
         turn = self._read(given)
         calls = _calls_of(commands, turn)
         gated = [self._gate(command, call) for command, call in zip(commands, calls, strict=True)]
-        return Plan(tuple(sorted(gated, key=lambda one: one.call.index)), turn, reference, tuple(gated))
+        digest = hashlib.sha256(turn.text).digest()
+        return Plan(tuple(sorted(gated, key=lambda one: one.call.index)), turn, digest, reference, tuple(gated))
 
     def _read(self, turn: Turn) -> PausedTurn:
         try:
@@ -270,10 +273,10 @@ class Pausing:
         )
         round_ = RoundRecord(id=lead_id, lead=lead_id, calls=calls)
         turn = _turn_record(plan)
-        sibling_turn = turn.model_copy(update={"content": None})
+        siblings = turn if len(ids) == 1 else restated(turn, {"content": None})
         facts: list[PauseFact] = [
-            self._paused(one, pause, stamp, round_, turn if pause == lead_id else sibling_turn)
-            for one, pause in zip(plan.gated, ids, strict=True)
+            self._paused(one, pause, stamp, round_, turn if at == 0 else siblings)
+            for at, (one, pause) in enumerate(zip(plan.gated, ids, strict=True))
         ]
         return [*facts, *await self._superseded(plan, lead_id, stamp)]
 
@@ -295,21 +298,16 @@ class Pausing:
             session_id=command.axes.session_id or "",
             run_id=command.axes.run_id or "",
             call_id=one.call.address,
-            call=CallRecord(
-                index=one.call.index, origin="derived" if one.call.id is None else "provider", tool=one.call.tool
-            ),
-            interaction=InteractionRecord(
-                name=asked.interaction.name,
-                revision=asked.interaction.revision,
-                request_schema=asked.request.digest,
-                response_schema=asked.response.digest,
+            call=_call_record(one.call),
+            interaction=_interaction_record(
+                asked.interaction.name, asked.interaction.revision, asked.request.digest, asked.response.digest
             ),
             request=Content.of(one.request),
             turn=turn,
             round=round_,
             opens_at=begins + timedelta(seconds=command.opens_in),
             closes_at=begins + timedelta(seconds=command.closes_in),
-            on_lapse=OnLapse(action="close" if lapse is None else "answer", response=lapse),
+            on_lapse=_CLOSES if lapse is None else OnLapse(action="answer", response=lapse),
             occurrence=command.occurrence,
             supersedes=command.supersedes,
             generation=0,
@@ -321,6 +319,8 @@ class Pausing:
         )
 
     def _routing(self, routing: Routing) -> RoutingRecord:
+        if routing == _TO_NOBODY:
+            return _ROUTED_TO_NOBODY
         people = {"groups": list(routing.groups), "assignees": list(routing.assignees)}
         named = bool(routing.groups or routing.assignees)
         return RoutingRecord(
@@ -529,12 +529,27 @@ def plain(value: Any) -> Any:
     return value.model_dump(mode="json", exclude_unset=True, by_alias=True) if isinstance(value, BaseModel) else value
 
 
+# Parts of a fact that many facts have in common are made once.
+_CLOSES = OnLapse()
+_TO_NOBODY, _ROUTED_TO_NOBODY = Routing(), RoutingRecord()
+
+
+@lru_cache(1024)
+def _call_record(call: ReservedCall) -> CallRecord:
+    return CallRecord(index=call.index, origin="derived" if call.id is None else "provider", tool=call.tool)
+
+
+@lru_cache(1024)
+def _interaction_record(name: str, revision: int, request: str, response: str) -> InteractionRecord:
+    return InteractionRecord(name=name, revision=revision, request_schema=request, response_schema=response)
+
+
 def _turn_record(plan: Plan) -> TurnRecord:
     if plan.reference is not None:
         where = plan.reference
         return TurnRecord(
             format=where.format,
-            digest=hashlib.sha256(plan.turn.text).hexdigest(),
+            digest=plan.turn_digest.hex(),
             checkpoint=CheckpointRecord(store=where.store, locator=where.locator, version=where.version),
         )
     content = Content.of(plan.turn.text)

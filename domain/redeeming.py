@@ -1,7 +1,7 @@
 """Steps 1 to 6: an attempt is judged in order, and only then is the pause consumed, exactly once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,6 +10,7 @@ from . import axes as binding
 from . import quorum, strict_json
 from .authorising import Authorising
 from .axes import Axes
+from .changes import changed
 from .closing import whole_second
 from .commands import STORED, AnswerCommand, Receipt, ResumeOutcome
 from .content import Content, ContentAlteredError, ContentErasedError
@@ -314,7 +315,7 @@ class Redemption:
         outcome = self._outcomes().build(found.round, pause, self._turn)
         # Somebody may have taken the turn up meanwhile: the newest claim is theirs, and this attempt's is the first.
         fence = lead.consumed.claim.fence if lead.consumed.claim else 0
-        return placed(replace(outcome, fence=fence), lead.consumed.position)
+        return placed(changed(outcome, {"fence": fence}), lead.consumed.position)
 
 
 def _claimed_at(facts: Sequence[Fact], round_: Round) -> int | None:

@@ -155,8 +155,9 @@ def _quickly(value: Any) -> tuple[bytes, Any] | None:
         same = bool(read == value)
     except Exception:  # noqa: BLE001 - whatever a stranger's object raises here, the careful way names it
         return None
-    # A float that is finite is written so that it stays so; whole numbers alone can have too many digits.
-    plain = same and _LONG_RUN not in raw.translate(_SHAPE)
+    # A float that is finite is written so that it stays so; whole numbers alone can have too many digits: then three
+    # of every 128th byte in a row are digits.
+    plain = same and (b"000" not in raw[::128].translate(_SHAPE) or _LONG_RUN not in raw.translate(_SHAPE))
     return (raw, read) if plain and (raw.count(b"[") + raw.count(b"{") <= DEPTH or _levels(read) <= DEPTH) else None
 
 

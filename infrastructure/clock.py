@@ -1,7 +1,7 @@
 """The store's time: the process's monotonic clock plus an offset that every read corrects."""
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 
 class StoreClock:
@@ -24,4 +24,4 @@ class StoreClock:
 
     def now(self) -> datetime:
         """Tell the store's time (UTC)."""
-        return datetime.fromtimestamp(0, UTC) + timedelta(seconds=time.monotonic() + self._offset)
+        return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)

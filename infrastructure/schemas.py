@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from ..domain.errors import InteractionConfigurationError
 from ..domain.interactions import VALUE_BYTES, Schema, SchemaMismatch, SchemaSource
 from ..domain.strict_json import Unfit, canonical, parse, write_and_parse
-from .schema_work import Unbounded, affordable, bound
+from .schema_work import KEYWORDS, Unbounded, affordable, bound
 
 #: A JSON Schema may have this many bytes as canonical JSON.
 SCHEMA_BYTES = 256 * 1024
@@ -53,6 +53,8 @@ class _JsonSchema:
         self.prompt = not any({"pattern", "patternProperties"} & part.keys() for part in _objects(document))
         try:
             self._counts = bound(document)
+            # A value has fewer places than bytes. Most schemas are so small that none has to be measured.
+            self._any_value = max(self._counts) * VALUE_BYTES <= KEYWORDS
             self.prompt = self.prompt and max(self._counts) <= PROMPT_KEYWORDS
             self._validator = jsonschema_rs.validator_for(
                 document,
@@ -72,7 +74,7 @@ class _JsonSchema:
             raise InteractionConfigurationError(f"the JSON Schema cannot be used: {problem}")
 
     def validate(self, value: Any) -> Any:
-        if not affordable(self._counts, value):
+        if not self._any_value and not affordable(self._counts, value):
             raise SchemaMismatch("")
         try:
             self._validator.validate(value)

@@ -56,11 +56,13 @@ SEALED: tuple[type[Fact], ...] = (*FACTS, Presented)
 class DataKey:
     """One data key, unwrapped when it is first needed."""
 
-    __slots__ = ("_aead", "_vault", "id", "kind", "pause", "wrapped")
+    __slots__ = ("_aead", "_vault", "clear", "id", "kind", "pause", "wrapped")
 
     def __init__(self, vault: "Vault", pause: UUID, kind: KeyKind, key_id: UUID, wrapped: bytes | None) -> None:
         self._vault = vault
         self._aead: AESGCM | None = None
+        #: Where it was just drawn, it need not be unwrapped.
+        self.clear: bytes | None = None
         self.pause = pause
         self.kind = kind
         self.id = key_id
@@ -99,7 +101,7 @@ class DataKey:
     def aead(self) -> AESGCM | None:
         """Unwrap it, once; None where it does not open."""
         if self._aead is None and self.wrapped is not None:
-            clear = self._vault.unwrapped(self)
+            clear = self.clear or self._vault.unwrapped(self)
             self._aead = None if clear is None else AESGCM(clear)
         return self._aead
 
@@ -323,7 +325,7 @@ class Vault:
         keys = self._keys(pause, VaultRow(pause, ids[0], ids[1], wrapped[0], wrapped[1]))
         for key, bare in zip((keys.content, keys.person), clear, strict=True):
             assert key is not None  # noqa: S101 - of a row that is there
-            key._aead = AESGCM(bare)  # noqa: SLF001 - the same module; it need not be unwrapped
+            key.clear = bare
         return keys
 
     # Wrapping

@@ -19,6 +19,8 @@ from pauseledger import (
     TurnAbandoned,
     continuing,
 )
+from pauseledger.infrastructure.executor import Executor
+from pauseledger.infrastructure.postgres_async import PostgresStreams
 from pauseledger.infrastructure.stories import ANSWER_TEXT, Stage, asked, contents, refusal, topics
 
 
@@ -237,7 +239,7 @@ async def test_a_token_names_the_pause_as_well_also_after_its_window(stage, ledg
 # What a cancelled redemption leaves behind
 
 
-def awaits_of(ledger, monkeypatch, cancel):
+def awaits_of(monkeypatch, cancel):
     """Count every await of a redemption that leaves the loop, and cancel at one of them, before or after it."""
     counted = [0]
 
@@ -251,9 +253,8 @@ def awaits_of(ledger, monkeypatch, cancel):
 
         return leaving
 
-    for way, name in ((type(ledger.pauses._run), "__call__"), (type(ledger.pauses._streams), "_execute")):
-        if hasattr(way, name):
-            monkeypatch.setattr(way, name, watched(getattr(way, name)))
+    for way, name in ((Executor, "__call__"), (PostgresStreams, "_execute")):
+        monkeypatch.setattr(way, name, watched(getattr(way, name)))
     return counted
 
 
@@ -265,7 +266,7 @@ async def cancelled_at(question, monkeypatch, at, when, work):
             task.cancel()
 
     with monkeypatch.context() as patch:
-        counted = awaits_of(question.ledger, patch, cancel)
+        counted = awaits_of(patch, cancel)
         task = asyncio.ensure_future(work())
         ended = (await asyncio.gather(task, return_exceptions=True))[0]
     return ended, counted[0]
@@ -302,7 +303,7 @@ async def test_a_cancelled_recovery_stalls_as_well(stage, question, monkeypatch,
 async def test_cancelled_again_and_again_it_still_ends(stage, question, monkeypatch):
     task = asyncio.ensure_future(question.redeem())
     with monkeypatch.context() as patch:
-        awaits_of(question.ledger, patch, lambda number, _: task.cancel() if number else None)
+        awaits_of(patch, lambda number, _: task.cancel() if number else None)
         ended = (await asyncio.gather(task, return_exceptions=True))[0]
     assert isinstance(ended, asyncio.CancelledError)
     assert topics(stage.rows()) == ["paused", "answered", "consumed", "stalled"]
@@ -315,22 +316,21 @@ async def test_a_cancelled_redemption_that_loses_leaves_nothing(stage, ledger, q
     assert topics(stage.rows()) == ["paused", "answered", "consumed", "refused"]
 
 
-def slowly(ledger, patch):
+def slowly(patch):
     """Let whatever leaves the loop take longer than anybody here waits."""
-    for way, name in ((type(ledger.pauses._run), "__call__"), (type(ledger.pauses._streams), "_execute")):
-        if hasattr(way, name):
-            leave = getattr(way, name)
+    for way, name in ((Executor, "__call__"), (PostgresStreams, "_execute")):
+        leave = getattr(way, name)
 
-            async def leaving(self, *args, leave=leave, **named):
-                await asyncio.sleep(0.05)
-                return await leave(self, *args, **named)
+        async def leaving(self, *args, leave=leave, **named):
+            await asyncio.sleep(0.05)
+            return await leave(self, *args, **named)
 
-            patch.setattr(way, name, leaving)
+        patch.setattr(way, name, leaving)
 
 
 async def test_a_timeout_is_a_cancellation(stage, question, monkeypatch):
     with monkeypatch.context() as patch:
-        slowly(question.ledger, patch)
+        slowly(patch)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(question.redeem(), 0.02)
     assert topics(stage.rows())[-1] == "stalled"

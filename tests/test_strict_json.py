@@ -338,3 +338,14 @@ def test_threads_do_not_disturb_each_other():
         assert (
             list(pool.map(lambda value: parse(canonical(value, limit=LIMIT), limit=LIMIT), values * 20)) == values * 20
         )
+
+
+@pytest.mark.parametrize("digits", [399, 400, 401, 402, 450, 4000])
+def test_a_number_with_too_many_digits_is_found_wherever_it_stands(digits):
+    for before in range(0, 260, 7):
+        value = ["x" * before, 10 ** (digits - 1)]
+        if digits <= NUMBER_DIGITS:
+            assert write(value, limit=10_000)
+        else:
+            with pytest.raises(Unfit, match="number_too_long"):
+                write(value, limit=10_000)

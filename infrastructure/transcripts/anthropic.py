@@ -35,7 +35,7 @@ class Anthropic(Codec):
             begin -= 1
         calls = _calls(entries[begin:end])
         done = _done({call.id for call in calls}, entries[end:])
-        return tuple(replace(call, done=call.id in done) for call in calls)
+        return tuple(replace(call, done=True) if call.id in done else call for call in calls)
 
     def _folded(self, entries: tuple[Entry, ...], said: Sequence[Answer]) -> tuple[Entry, ...]:
         blocks = [_result(call, content) for call, content in said]

@@ -33,7 +33,7 @@ class LangChain(Codec):
             raise broken("the turn holds no AIMessage")
         calls = _calls(entries[last]["data"])
         done = _done({call.id for call in calls}, entries[last + 1 :])
-        return tuple(replace(call, done=call.id in done) for call in calls)
+        return tuple(replace(call, done=True) if call.id in done else call for call in calls)
 
     def _folded(self, entries: tuple[Entry, ...], said: Sequence[Answer]) -> tuple[Entry, ...]:
         return (*entries, *(_result(call, content) for call, content in said))

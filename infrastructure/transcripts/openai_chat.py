@@ -24,17 +24,15 @@ class OpenAIChat(Codec):
     format = "openai-chat"
 
     def _round(self, entries: Sequence[Entry]) -> tuple[ReservedCall, ...]:
-        last = None
-        for at, entry in enumerate(entries):
-            if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
-                raise broken("every message has to be an object with a role")
-            if entry["role"] == "assistant":
-                last = at
-        if last is None:
+        roles = [entry.get("role") if isinstance(entry, dict) else None for entry in entries]
+        if not all(isinstance(role, str) for role in roles):
+            raise broken("every message has to be an object with a role")
+        if "assistant" not in roles:
             raise broken("the turn holds no message of the assistant")
+        last = len(roles) - 1 - roles[::-1].index("assistant")
         calls = _calls(entries[last])
         done = _done({_whose(call) for call in calls}, entries[last + 1 :])
-        return tuple(replace(call, done=_whose(call) in done) for call in calls)
+        return tuple(replace(call, done=True) if done and _whose(call) in done else call for call in calls)
 
     def _folded(self, entries: tuple[Entry, ...], said: Sequence[Answer]) -> tuple[Entry, ...]:
         return (*entries, *(_result(call, content) for call, content in said))

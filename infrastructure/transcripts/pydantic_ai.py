@@ -38,7 +38,7 @@ class PydanticAI(Codec):
             raise broken("the turn holds no response")
         calls = _calls(entries[last]["parts"])
         done = _done({call.id: call.tool for call in calls}, entries[last + 1 :])
-        return tuple(replace(call, done=call.id in done) for call in calls)
+        return tuple(replace(call, done=True) if call.id in done else call for call in calls)
 
     def _folded(self, entries: tuple[Entry, ...], said: Sequence[Answer]) -> tuple[Entry, ...]:
         parts = [_result(call, content) for call, content in said]

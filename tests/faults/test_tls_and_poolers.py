@@ -123,7 +123,7 @@ async def test_one_that_does_not_is_refused_and_the_error_says_so(pg, pg_dsn, tm
 
 async def prepared(ledger):
     """Count the statements prepared in the sessions of a ledger's own connections."""
-    async with ledger.pauses._streams._pool.connection() as connection:
+    async with ledger.pauses._streams._streams._pool.connection() as connection:
         [(count,)] = await (
             await connection.execute("SELECT count(*) FROM pg_prepared_statements", prepare=False)
         ).fetchall()
