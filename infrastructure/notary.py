@@ -46,6 +46,11 @@ class Notary:
         self._anchored: dict[int, str] = {}
         self._silent: list[str] = []
 
+    @property
+    def batch(self) -> int:
+        """How many rows are sealed at once: after fewer nothing is waiting."""
+        return self._sealer.batch
+
     def seal(self) -> Sealing:
         """Seal all there is, hold it against what the anchors keep, sign a head, and anchor it.
 

@@ -234,12 +234,7 @@ class PostgresRecorder(LedgerRecorder):
         """Read the log from position `start` up to and with `stop`."""
         first = 0 if start is None else start if inclusive_of_start else start + 1
         last = _LAST if stop is None else stop
-        return self._log(first, last, limit, topics=list(topics) or None)
-
-    def _log(
-        self, first: int, last: int, limit: int, *, topics: list[str] | None = None, most_bytes: int | None = None
-    ) -> list[Notification]:
-        found = self._repeat("log", (first, last, topics, most_bytes, limit))
+        found = self._repeat("log", (first, last, list(topics) or None, None, limit))
         return [
             Notification(stream, version, topic, state, id=position)
             for stream, version, topic, state, position in found
@@ -262,9 +257,10 @@ class PostgresRecorder(LedgerRecorder):
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""
         return self._repeat("headers", (gt + 1, _LAST, None, HEADER_BYTES, limit))
 
-    def fronts(self, gt: int, limit: int, most_bytes: int) -> Sequence[Notification]:
-        """Read the log after position `gt`, of each state `most_bytes` at most."""
-        return self._log(gt + 1, _LAST, limit, most_bytes=most_bytes)
+    def fronts(self, gt: int, limit: int, most_bytes: int) -> Sequence[tuple[int, bytes]]:
+        """Read positions and states of the log after position `gt`, of each state `most_bytes` at most."""
+        found = self._repeat("fronts", (gt + 1, _LAST, None, most_bytes, limit))
+        return cast("list[tuple[int, bytes]]", found)
 
     def leases(self, pauses: Sequence[UUID]) -> dict[UUID, Lease]:
         """Read the leases of these pauses."""

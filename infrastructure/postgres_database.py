@@ -228,6 +228,7 @@ WHERE pause = %b AND content IS NOT DISTINCT FROM %b::bytea AND person IS NOT DI
     "stream": _STREAM,
     "stream backward": _STREAM.replace("ORDER BY originator_version", "ORDER BY originator_version DESC"),
     "log": _LOG.format("*"),
+    "fronts": _LOG.format("notification_id, state"),
     "headers": _LOG.format("originator_id::text, originator_version, topic, state, notification_id"),
     "newest position": "SELECT {schema}.newest_position()",
     "load": _LOAD,

@@ -84,8 +84,7 @@ class PostgresSealed(SealedRows):
 
     def digests(self, gt: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Read positions and stored digests, up to the log's bound."""
-        rows = self._recorder.fronts(gt, limit, DIGEST_AT + DIGEST_BYTES)
-        return [(row.id, bytes(row.state[DIGEST_AT:])) for row in rows]
+        return [(at, state[DIGEST_AT:]) for at, state in self._recorder.fronts(gt, limit, DIGEST_AT + DIGEST_BYTES)]
 
     def streams(self, batch: int) -> Iterator[Sequence[Notification]]:
         """Read all rows whole, by stream."""

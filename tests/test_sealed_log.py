@@ -1,5 +1,6 @@
 """The sealed log on every store: dense leaves, one active sealer, late rows, heads, and what nobody may change."""
 
+import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -8,6 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from pauseledger.domain.errors import InteractionConfigurationError, StoreUnavailable
+from pauseledger.infrastructure.following import Following
 from pauseledger.infrastructure.memory import MemoryRecorder
 from pauseledger.infrastructure.merkle import Edge, Unproved, leaf_hash, verify_consistency
 from pauseledger.infrastructure.notes import Checkpoint, Signer
@@ -293,3 +295,29 @@ def test_migrate_brings_a_schema_of_revision_2_over(pg, pg_dsn):
     assert sealer(app).seal().size == 3
     app.close()
     recorder.close()
+
+
+async def test_a_follower_waits_once_less_than_a_batch_was_there(monkeypatch):
+    """Under load there is always a row more: a follower that went on would seal row by row, beside all it slows down."""
+    done, counts = [], iter([10, 10, 3, 1, 0])
+
+    class Sealing:
+        batch = 10
+
+        def tick(self):
+            done.append("tick")
+            return next(counts)
+
+    async def sleep(_):
+        done.append("wait")
+        if done.count("wait") == 4:
+            raise asyncio.CancelledError
+
+    async def run(work):
+        return work()
+
+    monkeypatch.setattr("pauseledger.infrastructure.following.asyncio.sleep", sleep)
+    following = Following(None, None, run, None, sweep_seconds=1.0, notary=Sealing())
+    with pytest.raises(asyncio.CancelledError):
+        await following._seal(following._notary)
+    assert " ".join(done) == "wait tick tick tick wait tick wait tick wait"
