@@ -32,7 +32,7 @@ crew, play = _load("crew"), _load("play")
 ROUNDS = int(os.environ.get("PAUSELEDGER_STORM_ROUNDS", "25"))
 #: In so many rounds PostgreSQL itself is killed once.
 SERVER_EVERY = 25
-WORKERS, RUNS, STEPS = 3, 3, 9
+WORKERS, RUNS, STEPS = 3, 6, 24
 
 pytestmark = pytest.mark.timeout(240 + 6 * ROUNDS)
 

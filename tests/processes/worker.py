@@ -20,6 +20,9 @@ from pauseledger.domain.facts import Answered, Consumed
 from play import Player
 from scene import CALLS, LABELS, answer, axes_of, pause_commands
 
+#: So many players take steps in one process at once: more than statements are under way, so that some go together.
+HANDS = 6
+
 
 def told(error):
     """Say what a caller can see of an error."""
@@ -234,7 +237,7 @@ class Worker:
         return {}
 
     async def play(self, journal, seed, runs, steps):
-        """Take random steps on some runs, each written down on the disk before and after."""
+        """Take random steps on some runs, several at once, each written down on the disk before and after."""
         chance = random.Random(seed)
         with open(journal, "w", encoding="utf-8") as file:
 
@@ -243,9 +246,16 @@ class Worker:
                 file.flush()
                 os.fsync(file.fileno())
 
-            player = Player(self.ledger, f"{os.getpid()}.{seed}", chance, write)
-            for _ in range(steps):
-                await player.step(chance.choice(runs))
+            async def go(player):
+                for _ in range(steps // HANDS):
+                    await player.step(chance.choice(runs))
+
+            first, *others = [
+                Player(self.ledger, f"{os.getpid()}.{seed}.{hand}", chance, write) for hand in range(HANDS)
+            ]
+            for other in others:
+                other.receipts, other.fences = first.receipts, first.fences
+            await asyncio.gather(*map(go, (first, *others)))
         return {}
 
     async def _step(self, name, **task):
