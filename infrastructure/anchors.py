@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 from ..domain.errors import InteractionConfigurationError, StoreUnavailable
 from .merkle import Unproved
 from .notes import NOTE_BYTES, Checkpoint
+from .patient import read_patiently
 
 #: How long an anchor may take to speak, in seconds.
 DEADLINE = 10.0
@@ -68,7 +69,7 @@ class FileAnchor:
     def newest(self) -> str | None:
         """Read the file."""
         try:
-            return self._path.read_text("utf-8")
+            return read_patiently(self._path, seconds=DEADLINE).decode()
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
@@ -164,7 +165,7 @@ class TimestampAnchor:
         """Read the head stamped last."""
         try:
             kept = [int(found[1]) for one in self._into.iterdir() if (found := _STAMPED.fullmatch(one.name))]
-            return (self._into / f"{max(kept)}.checkpoint").read_text("utf-8") if kept else None
+            return read_patiently(self._into / f"{max(kept)}.checkpoint").decode() if kept else None
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:

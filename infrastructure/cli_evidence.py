@@ -32,6 +32,7 @@ from .log_key import log_signer
 from .merkle import Unproved
 from .notary import AnchorsSilent, Notary
 from .notes import Checkpoint, Verifier, hashes_as_text
+from .patient import read_patiently
 from .readings import record_reading
 from .sealed import NO_HEAD, SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
@@ -275,6 +276,8 @@ class Opened:
 
     def vault_keys(self) -> KeyRing | None:
         """Read the keys that wrap the vault's data keys, where they are at hand: an auditor need not have them."""
+        if self.recorder.told:
+            return None
         named = os.environ.get(VAULT_ENVIRONMENT)
         if named:
             return KeyRing.from_environment(named, "vault")
@@ -325,7 +328,7 @@ def text_in(path: Path) -> str:
         InteractionConfigurationError: it cannot be read.
     """
     try:
-        return path.read_text("utf-8")
+        return read_patiently(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InteractionConfigurationError(f"cannot read {path}: {type(error).__name__}") from None
 

@@ -84,7 +84,7 @@ def export(
 def _vault(where: Where, opened: Opened) -> Vault | None:
     """Find the keys of what people wrote, where they are here; an auditor may well have none, and reads tags then."""
     held = (keys_directory(where.keys_dir) / KEY_FILE).exists()
-    if not held and not os.environ.get(VAULT_ENVIRONMENT):
+    if opened.recorder.told or (not held and not os.environ.get(VAULT_ENVIRONMENT)):
         return None
     ring = vault_ring(store_url(where.store), where.settings())
     return None if ring is None else Vault(opened.recorder.identity().ledger_id, ring, opened.recorder.vault)

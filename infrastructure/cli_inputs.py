@@ -92,16 +92,22 @@ class Where:
             interactions=tuple(one for named in self.interactions or () for one in loaded(named)),
         )
 
-    def must_be_there(self) -> None:
+    def must_be_there(self, *, views: bool = True) -> None:
         """Let nobody who only reads make a ledger: that of a mistyped path would be empty, and whole.
 
         Raises:
-            InteractionConfigurationError: there is no file where a SQLite ledger is said to be.
+            InteractionConfigurationError: there is no file where a SQLite ledger is said to be, or (with `views`)
+                where its views are.
         """
-        url = store_url(self.store)
-        if url.startswith("sqlite:") and not os.path.exists(path := sqlite_path(url)):  # noqa: PTH110 - unlike Path, it is silent of what it may not see
+        path = _missing(store_url(self.store))
+        if path is not None:
             raise InteractionConfigurationError(
                 f"there is no ledger at {path}; name the one you mean by --store or {STORE_VARIABLE}"
+            )
+        path = _missing(self.views) if views and self.views else None
+        if path is not None:
+            raise InteractionConfigurationError(
+                f"there are no views at {path}; name the file you mean by --views, or make it by `rebuild all`"
             )
 
 
@@ -197,6 +203,12 @@ def grouped(command: Callable[..., T]) -> Callable[..., T]:
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return flat
+
+
+def _missing(url: str) -> Path | None:
+    """Give the path of a SQLite file that is not there."""
+    path = sqlite_path(url) if url.startswith("sqlite:") else None
+    return None if path is None or os.path.exists(path) else path  # noqa: PTH110 - unlike Path, it is silent of what it may not see
 
 
 def loaded(named: str) -> Sequence[Interaction]:

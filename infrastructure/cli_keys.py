@@ -14,7 +14,7 @@ from ..domain.errors import InteractionConfigurationError, StoreUnavailable
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome, moment
 from .keys import KeyFile, KeyLife, KeyRing
-from .log_key import log_signer
+from .log_key import log_signer, no_other_key
 from .settings import KEYS_VARIABLE, keys_directory, store_url
 from .standing import standing
 from .store import wrapper_of
@@ -146,14 +146,23 @@ def list_keys(where: Where) -> Outcome:
 
 @keys.command()
 @grouped
-def log(where: Where) -> Outcome:
+def log(
+    where: Where,
+    *,
+    another: Annotated[
+        bool, typer.Option("--another", help="Make a key though heads were signed by one that is not here any more.")
+    ] = False,
+) -> Outcome:
     """Tell the public key that this ledger's tree heads are signed with; the key is made where there is none."""
+    directory = keys_directory(where.keys_dir)
     recorder = open_recorder(store_url(where.store), where.settings())
     try:
         ledger_id = recorder.identity().ledger_id
+        if not another:
+            no_other_key(recorder, ledger_id, directory)
     finally:
         recorder.close()
-    signer = log_signer(ledger_id, keys_directory(where.keys_dir), make=True)
+    signer = log_signer(ledger_id, directory, make=True)
     assert signer is not None  # noqa: S101 - made
     public = str(signer.verifier)
     return Outcome({"outcome": "log_key", "origin": signer.name, "public_key": public}, [public])

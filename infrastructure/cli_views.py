@@ -369,7 +369,7 @@ def lag(where: Where) -> Outcome:
 @grouped
 def rebuild(where: Where, view: Annotated[str, typer.Argument(metavar="VIEW", help="Its name, or all.")]) -> Outcome:
     """Build a view anew beside the live one, and put it in its place; writers write on, and the old one answers."""
-    where.must_be_there()
+    where.must_be_there(views=False)
 
     async def work(ledger: Ledger) -> Outcome:
         named = () if view == "all" else (view,)

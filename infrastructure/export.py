@@ -6,16 +6,22 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zipfile
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TextIO
 from uuid import UUID
+
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed export left is there for whoever finds it.
+    fcntl = None  # type: ignore[assignment]
 
 from eventsourcing.persistence import Notification
 
@@ -47,6 +53,8 @@ _COLUMNS = (
 #: In an archive everything stands in this folder, with this time.
 _INSIDE, _TIME = "evidence", (1980, 1, 1, 0, 0, 0)
 _SUMS = "SHA256SUMS"
+#: Where a bundle is made, beside its place; and how long that may take to be held by whoever makes it (seconds).
+_ASIDE, _BEGINNING = ".export-", 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +404,9 @@ def _placed(out: Path) -> Iterator[Path]:
     """Lend a folder beside the place meant, and move it there whole, or as an archive; nothing half is ever there."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".export-", dir=out.parent))
+        _remove_abandoned(out.parent)
+        aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=out.parent))
+        at_work = _held(aside)
     except OSError as failed:
         raise InteractionConfigurationError(f"cannot write beside {out}: {failed.strerror}") from None
     try:
@@ -405,7 +415,7 @@ def _placed(out: Path) -> Iterator[Path]:
         yield folder
         if out.suffix == ".zip":
             _pack(folder, aside / "packed")
-            (aside / "packed").rename(out)
+            _put(aside / "packed", out)
         else:
             for path in folder.rglob("*"):
                 path.chmod(0o700 if path.is_dir() else 0o600)
@@ -414,6 +424,45 @@ def _placed(out: Path) -> Iterator[Path]:
         raise InteractionConfigurationError(f"cannot write {out}: {failed.strerror}; nothing is left of it") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        if at_work is not None:
+            os.close(at_work)
+
+
+def _put(made: Path, out: Path) -> None:
+    """Give a file its name unless somebody was first: renaming would put it in the other one's place."""
+    try:
+        out.hardlink_to(made)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Some media have no second names.
+        _require_free(out)
+        made.rename(out)
+
+
+def _held(aside: Path) -> int | None:
+    """Hold a folder for as long as this process lives; None where it is taken, or where that cannot be told."""
+    if fcntl is None:
+        return None
+    descriptor = os.open(aside, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_abandoned(beside: Path) -> None:
+    """Remove what exports left that were killed. One that has just begun may not hold its folder yet."""
+    for aside in beside.glob(f"{_ASIDE}*"):
+        with suppress(OSError):
+            if time.time() - aside.stat().st_mtime < _BEGINNING:
+                continue
+            free = _held(aside)
+            if free is not None:
+                shutil.rmtree(aside, ignore_errors=True)
+                os.close(free)
 
 
 def _pack(folder: Path, to: Path) -> None:

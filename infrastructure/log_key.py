@@ -11,7 +11,9 @@ from uuid import UUID
 
 from ..domain.errors import InteractionConfigurationError
 from .notes import Signer
+from .sealed import sealed_rows
 from .sealer import origin_of
+from .store import LedgerRecorder
 
 #: Holds the key itself, for hosts that inject secrets: 32 random bytes in base64url.
 LOG_KEY_VARIABLE = "PAUSELEDGER_LOG_KEY"
@@ -113,6 +115,19 @@ def log_signer(ledger_id: UUID, directory: Path, *, make: bool = False) -> Signe
         file = LogKeyFile(directory)
         seed = file.make() if make else file.read()
     return None if seed is None else Signer(origin_of(ledger_id), seed)
+
+
+def no_other_key(recorder: LedgerRecorder, ledger_id: UUID, directory: Path) -> None:
+    """Let no key be made where heads were signed by one that is not here: auditors would be told of a forger.
+
+    Raises:
+        InteractionConfigurationError: it is not here.
+    """
+    if log_signer(ledger_id, directory) is None and sealed_rows(recorder).newest_head() is not None:
+        raise InteractionConfigurationError(
+            f"heads of this ledger were signed by a key that is not here; put {_NAME} back into {directory}, or begin"
+            " with another key by `pauseledger keys log --another`: auditors then need both public keys"
+        )
 
 
 def _seed(text: str) -> bytes:

@@ -281,6 +281,7 @@ class Database:
         pool_timeout: How long a call waits for a connection.
         pooled: Whether a pooler in transaction mode stands between.
         failures: Why no connection could be made.
+        vault: The table that holds the vault, or the view that tells of it.
     """
 
     target: Mapping[str, Any] = field(repr=False)
@@ -290,12 +291,13 @@ class Database:
     pool_timeout: float
     pooled: bool = False
     failures: Failures = field(default_factory=Failures, compare=False)
+    vault: str = "vault"
 
     @cached_property
     def names(self) -> dict[str, sql.Composable]:
         """The tables' names, as statements hold them."""
         events = sql.Identifier(self.schema, "stored_events")
-        vault = sql.Identifier(self.schema, "vault")
+        vault = sql.Identifier(self.schema, self.vault)
         positions = sql.Identifier(self.schema, "stored_events_notification_id_seq")
         return {
             "schema": sql.Identifier(self.schema),
@@ -303,6 +305,7 @@ class Database:
             "ledger": sql.Identifier(self.schema, "ledger"),
             "lease": sql.Identifier(self.schema, "lease"),
             "vault": vault,
+            "told": sql.Identifier(self.schema, "vault_told"),
             "vault_name": sql.Literal(vault.as_string(None)),
             "events_name": sql.Literal(events.as_string(None)),
             "positions": sql.Literal(positions.as_string(None)),

@@ -187,9 +187,11 @@ class LedgerRecorder(ApplicationRecorder):
 
     Attributes:
         apart: Whether a server does the work, so that it is worth a thread to let it go on meanwhile.
+        told: Whether keys of the vault are told of alone, as this role may not read them; `settings` finds that out.
     """
 
     apart: ClassVar[bool] = False
+    told: bool = False
 
     def insert_events(
         self, stored_events: Sequence[StoredEvent], *, keys: Sequence[VaultRow] = (), **_: Any

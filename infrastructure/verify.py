@@ -178,6 +178,9 @@ def prove_row(row: Row, ledger: UUID, bundle: Path, under: tuple[str, Tree], fol
 
 def verify(bundle: Path, public_key: str, kept: str | None = None) -> tuple[list[str], str]:
     """Verify a bundle; give what is wrong, each with its place, and what was verified."""
+    # Whoever read a pipe would wait for good.
+    if odd := [path for path in sorted(bundle.rglob("*")) if not path.is_file() and not path.is_dir()]:
+        return [f"{path.relative_to(bundle)}: neither a file nor a folder" for path in odd], "nothing"
     try:
         key = read_key(public_key)
         head = (bundle / "head.txt").read_text("utf-8")

@@ -35,7 +35,7 @@ from .gathering import LANES, GatheredStreams
 from .headers import Log
 from .joined import Joined
 from .keys import VAULT_ENVIRONMENT, KeyFile, KeyRing
-from .log_key import SEED_BYTES, log_signer
+from .log_key import SEED_BYTES, log_signer, no_other_key
 from .logs import StructuredJournal
 from .mapper import Registry
 from .memory import MemoryRecorder
@@ -169,7 +169,8 @@ class Ledger:
         """Make what seals the log, signs its heads and keeps them in the anchors of the settings.
 
         Raises:
-            InteractionConfigurationError: the log key is not safe where it is.
+            InteractionConfigurationError: the log key is not safe where it is, or (with `make_key`) it is not there any
+                more and heads signed by it are.
         """
         services, settings = self._open_or_say()[2], self._settings
         sealer = Sealer(
@@ -181,6 +182,8 @@ class Ledger:
         ledger_id, directory = self._open_or_say()[2].identity.ledger_id, self._settings.keys_directory
         if self._url == MEMORY and directory is None:
             return Signer(origin_of(ledger_id), self._log_seed)
+        if make_key:
+            no_other_key(self.recorder, ledger_id, keys_directory(directory))
         return log_signer(ledger_id, keys_directory(directory), make=make_key)
 
     async def export(

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from ..domain.axes import Scope
+from ..domain.erasing import ErasureEnded, ErasureOrdered
 from ..domain.errors import InteractionConfigurationError
 from ..domain.facts import FACTS
 from ..domain.presenting import Presented
@@ -49,7 +50,7 @@ class Told:
     """One fact of a history. Who is told by tags; `pauseledger show` reads names and contents out of the ledger.
 
     Attributes:
-        what: The fact's name, such as `answered` or `refused`.
+        what: The fact's name, such as `answered`, `refused` or `erasure.ordered`.
         who: Who answered, tried, withdrew, was shown it, ...; or asked.
         decision: What an answer decides: answer, approve, edit, reject or respond.
         axis, reason: What a refusal failed on; `reason` is also why a turn broke off, was given up or taken up again.
@@ -97,8 +98,8 @@ class History(Projection):
     """Keeps every fact of every pause by its header, and where each pause belongs."""
 
     name = "history"
-    revision = 2
-    facts = frozenset(kind.NAME for kind in FACTS) | {Presented.NAME}
+    revision = 3
+    facts = frozenset(kind.NAME for kind in (*FACTS, Presented, ErasureOrdered, ErasureEnded))
     reads = frozenset({"pause.paused"})
     own_tables = (STORED, KNOWN)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
@@ -102,8 +103,38 @@ async def test_the_auditors_role_checks_and_proves_and_each_reading_is_on_record
     assert [topic for (topic,) in topics][-4:] == ["audit.read@1"] * 4
 
 
+async def test_the_auditors_role_finds_what_is_wrong_with_keys_it_cannot_read(pg_dsn, auditor, tmp_path, capsys):
+    KeyFile(tmp_path / "keys").create()
+    async with pl.open_ledger(pg_dsn, pl.LedgerSettings(keys_directory=tmp_path / "keys")) as ledger:
+        pauses = [(await asked(ledger, occurrence=at)).pause_id for at in range(4)]
+    command = ["check", "--no-views", "--json", "--store", auditor, "--keys-dir", str(tmp_path / "keys")]
+    assert await asyncio.to_thread(run, command) == 0
+    with psycopg.connect(auditor) as session:
+        told = session.execute("SELECT content, person FROM pauseledger.vault_told").fetchall()
+    assert {len(key) for row in told for key in row} == {52}
+    assert {bytes(key[4:]) for row in told for key in row} == {bytes(48)}
+    with psycopg.connect(pg_dsn, autocommit=True) as owner:
+        owner.execute("ALTER TABLE pauseledger.vault DISABLE TRIGGER vault_guard")
+        for change, pause in zip(
+            ("content = NULL, content_destroyed_at = now()", "person = 'short'", "content_key = pause"),
+            pauses,
+            strict=False,
+        ):
+            owner.execute(f"UPDATE pauseledger.vault SET {change} WHERE pause = %s", (pause,))
+        owner.execute("ALTER TABLE pauseledger.vault ENABLE ALWAYS TRIGGER vault_guard")
+    capsys.readouterr()
+    assert await asyncio.to_thread(run, command) == 5
+    assert sorted(fault["says"] for fault in json.loads(capsys.readouterr().out)["faults"]) == [
+        "the content key was destroyed, and nobody ordered it",
+        "the person key is no wrapped key",
+        "the row names a key that is not in the vault",
+    ]
+
+
 def test_the_auditors_role_writes_nothing_else(pg_dsn, auditor):
     forbidden = [
+        "SELECT content FROM pauseledger.vault",
+        "SELECT FROM pauseledger.vault",
         "INSERT INTO pauseledger.stored_events (topic) VALUES ('audit.read@1')",
         "UPDATE pauseledger.stored_events SET topic = ''",
         "DELETE FROM pauseledger.sealed",

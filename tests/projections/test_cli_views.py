@@ -170,6 +170,8 @@ async def test_views_may_live_in_another_place_than_the_ledger(tmp_path, capsys)
     stage, apart = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys"), tmp_path / "views.db"
     await make_pauses(stage)
     places = ["--store", stage.url, "--keys-dir", str(stage.keys), "--views", f"sqlite:///{apart}"]
+    assert await asyncio.to_thread(run, ["rebuild", "all", *places, "--json"]) == 0
+    capsys.readouterr()
     assert await asyncio.to_thread(run, ["open", *TENANT, *places, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["open"] == 2
     assert apart.exists()
