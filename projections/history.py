@@ -99,7 +99,7 @@ class History(Projection):
 
     name = "history"
     revision = 3
-    facts = frozenset(kind.NAME for kind in (*FACTS, Presented, ErasureOrdered, ErasureEnded))
+    facts = frozenset(kind.NAME for kind in FACTS) | {Presented.NAME, ErasureOrdered.NAME, ErasureEnded.NAME}
     reads = frozenset({"pause.paused"})
     own_tables = (STORED, KNOWN)
 
