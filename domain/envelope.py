@@ -2,8 +2,7 @@
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 from uuid import UUID
 
 from .errors import InteractionConfigurationError
@@ -32,29 +31,30 @@ def axis_tag(axis: str, pause_id: UUID, *parts: str | None) -> bytes:
     return hashlib.sha256(length_prefixed(axis, pause_id.bytes, *parts)).digest()[:TAG_BYTES]
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """What is sealed into a token.
 
     Digests are the first `DIGEST_BYTES` of SHA-256; opens and closes are whole Unix seconds (UTC).
     """
 
     pause_id: UUID
-    row_digest: bytes = field(repr=False)
-    request_digest: bytes = field(repr=False)
-    turn_digest: bytes = field(repr=False)
-    scope: bytes = field(repr=False)
-    session: bytes = field(repr=False)
-    run: bytes = field(repr=False)
-    call: bytes = field(repr=False)
+    row_digest: bytes
+    request_digest: bytes
+    turn_digest: bytes
+    scope: bytes
+    session: bytes
+    run: bytes
+    call: bytes
     opens: int
     closes: int
     generation: int
     epoch: int
 
+    def __repr__(self) -> str:
+        return f"<Terms of pause {self.pause_id}, generation {self.generation}, epoch {self.epoch}>"
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+
+class Opened(NamedTuple):
     """A token that authenticated: its terms, the key that opened it (8 hex), and a digest of its text (32 bytes)."""
 
     terms: Terms

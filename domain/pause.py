@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Literal, assert_never
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, assert_never, cast
 from uuid import UUID
 
 from .axes import Axes
@@ -137,14 +137,18 @@ class Pause:
         return granted if renewed_until is None else max(granted, renewed_until)
 
 
+#: What a pause is before anything else has happened to it; its place and its question come with the first fact.
+_UNANSWERED = Pause(cast("Paused", None), 0, None, datetime.min.replace(tzinfo=UTC))
+
+
 def _begin(fact: Paused) -> Pause:
-    return Pause(
-        paused=fact,
-        version=fact.originator_version,
-        head=fact.row_digest or None,
-        at=fact.at,
-        generation=fact.generation,
-    )
+    return changed(_UNANSWERED, {
+        "paused": fact,
+        "version": fact.originator_version,
+        "head": fact.row_digest or None,
+        "at": fact.at,
+        "generation": fact.generation,
+    })  # fmt: skip
 
 
 def evolve(pause: Pause | None, fact: PauseFact) -> Pause:

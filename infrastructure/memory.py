@@ -23,7 +23,6 @@ from .store import (
     StreamConflict,
     VaultRow,
     named,
-    place,
     wrapper_of,
 )
 
@@ -50,7 +49,8 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
     def _assert_uniqueness(self, stored_events: Sequence[StoredEvent], **_: Any) -> None:
         added: set[tuple[str, int]] = set()
         for row in stored_events:
-            stream, version = place(row)
+            # As the library's own index spells them.
+            stream, version = str(row.originator_id), row.originator_version
             there = self._stored_events_index.get(stream, {})
             if version in there or (stream, version) in added:
                 raise StreamConflict(f"stored already: {named([row])}")

@@ -185,9 +185,10 @@ class EventSourcedPauses:
         self._clock = StoreClock()
         self._epoch = epoch
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reading: dict[UUID, _Reading] = {}
-        self._appending: dict[tuple[UUID, int], asyncio.Future[None]] = {}
-        self._written: OrderedDict[UUID, int] = OrderedDict()
+        # By numbers: ids are hashed by a method of their own, which takes longer than all the rest of a look.
+        self._reading: dict[int, _Reading] = {}
+        self._appending: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._written: OrderedDict[int, int] = OrderedDict()
         self._refusing: dict[UUID, _Queue] = {}
         self._tails: OrderedDict[UUID, Tail] = OrderedDict()
 
@@ -221,7 +222,7 @@ class EventSourcedPauses:
         Of many that ask for one pause at once, all who asked before a read began share what it finds.
         """
         self.stay()
-        reading = self._reading.setdefault(pause_id, _Reading())
+        reading = self._reading.setdefault(pause_id.int, _Reading())
         wanted = reading.begun + 1
         reading.askers += 1
         try:
@@ -233,7 +234,7 @@ class EventSourcedPauses:
         finally:
             reading.askers -= 1
             if not reading.askers:
-                del self._reading[pause_id]
+                del self._reading[pause_id.int]
 
     async def _find(self, pause_id: UUID) -> Found:
         snapshot = await self._load([pause_id])
@@ -243,7 +244,7 @@ class EventSourcedPauses:
         if first is None:
             return Found(None, snapshot.epoch, snapshot.now, {})
         members = [call.pause for call in first.paused.round.calls if call.pause is not None]
-        if set(members) == {pause_id}:
+        if members == [pause_id]:
             return self._found([first], {pause_id: altered}, snapshot)
         lead = first.lead_id
         ordered = [lead, *(member for member in members if member != lead)]
@@ -261,10 +262,10 @@ class EventSourcedPauses:
             InteractionConfigurationError: texts are encrypted here, and the keys for that are not in the ring.
         """
         self.stay()
-        return await self._append_in_turn(facts, None)
+        return await self._append_in_turn(facts)
 
-    async def _append_in_turn(self, facts: Sequence[Fact], sealing: Sealing | None) -> tuple[Fact, ...]:
-        places = [(fact.originator_id, fact.originator_version) for fact in facts]
+    async def _append_in_turn(self, facts: Sequence[Fact], written: "Written | None" = None) -> tuple[Fact, ...]:
+        places = [(fact.originator_id.int, fact.originator_version) for fact in facts]
         while ahead := [self._appending[place] for place in places if place in self._appending]:
             # Somebody here is writing that version.
             await asyncio.wait(ahead)
@@ -274,7 +275,7 @@ class EventSourcedPauses:
         ended = asyncio.get_running_loop().create_future()
         self._appending |= dict.fromkeys(places, ended)
         try:
-            appended = await self._append(facts, sealing or await self._sealing(facts))
+            appended = await self._append(facts, written or await self._encoded(facts))
             self._remember(places)
         finally:
             ended.set_result(None)
@@ -294,7 +295,7 @@ class EventSourcedPauses:
         elif self._loop is not here:
             raise InteractionConfigurationError("the ledger belongs to another event loop; open one in each")
 
-    def _remember(self, places: Iterable[tuple[UUID, int]]) -> None:
+    def _remember(self, places: Iterable[tuple[int, int]]) -> None:
         for stream, version in places:
             self._written[stream] = version
         while len(self._written) > REMEMBERED:
@@ -304,9 +305,9 @@ class EventSourcedPauses:
         """Find the keys that facts are sealed with; a pause's first fact brings its own."""
         # A refused attempt on a pause that is not in this store names no scope. Keys made for it would stand in the way
         # of those that come with the pause.
-        pauses = {fact.pause for fact in facts if isinstance(fact, SEALED) and fact.scope is not None}
-        new = {fact.pause for fact in facts if isinstance(fact, Paused)}
-        return await self._sealing_of(pauses - new, new)
+        pauses = {fact.pause for fact in facts if type(fact) in SEALED and fact.scope is not None}
+        new = {fact.pause for fact in facts if type(fact) is Paused}
+        return await self._sealing_of(pauses - new if new else pauses, new)
 
     async def _sealing_of(
         self, pauses: Collection[UUID], new: Collection[UUID] = (), *, making: bool = True
@@ -316,13 +317,18 @@ class EventSourcedPauses:
             self.vault.learn(unknown, await self._streams.vault(unknown))
         return self.vault.sealing(pauses, new, making=making)
 
-    async def _append(self, facts: Sequence[Fact], sealing: Sealing) -> tuple[Fact, ...]:
-        paused = [fact for fact in facts if isinstance(fact, Paused)]
-        long = any(fact.turn.content and fact.turn.content.size > LONG for fact in paused)
-        rows = await self._run(self.mapper.encode, facts, sealing) if long else self.mapper.encode(facts, sealing)
+    async def _encoded(self, facts: Sequence[Fact]) -> "Written":
+        sealing = await self._sealing(facts)
+        if any(type(fact) is Paused and fact.turn.content and fact.turn.content.size > LONG for fact in facts):
+            return Written(await self._run(self.mapper.encode, facts, sealing), sealing)
+        return Written(self.mapper.encode(facts, sealing), sealing)
+
+    async def _append(self, facts: Sequence[Fact], written: "Written") -> tuple[Fact, ...]:
+        rows, sealing = written.rows, written.sealing
+        mints = any(type(fact) is Paused for fact in facts)
         try:
             # Tokens are minted for what was paused, and nothing was read before: they have to be of the ledger's epoch.
-            appended = await self._streams.append([row for row, _ in rows], mints=bool(paused), keys=sealing.made)
+            appended = await self._streams.append([row for row, _ in rows], mints=mints, keys=sealing.made)
         except StreamConflict:
             # Perhaps somebody else brought the keys of a pause first.
             self.vault.contested(row.pause for row in sealing.made)
@@ -409,9 +415,9 @@ class EventSourcedPauses:
         self._epoch = snapshot.epoch
         self.vault.learn(streams, snapshot.keys)
         for stream in streams:
-            if stream in self._written:
+            if stream.int in self._written:
                 # What the store says now counts: it may have been set back to an earlier state.
-                self._written[stream] = sum(row.originator_id == stream for row in snapshot.rows)
+                self._written[stream.int] = sum(row.originator_id == stream for row in snapshot.rows)
         return snapshot
 
     async def _long(self, rows: Sequence[StoredEvent], function: Callable[..., T], *args: object) -> T:
@@ -494,11 +500,11 @@ class EventSourcedPauses:
             # No keys are made here: a transaction of a host's may hold the place of those that come with the pause.
             pauses = {refusal.of for refusal in batch if refusal.of is not None}
             sealing = await self._sealing_of(pauses, making=False)
-            facts, after = self._chained(tail, writes, sealing)
+            facts, rows, after = self._chained(tail, writes, sealing)
             chain = [fact for fact in facts if fact is not None]
             with suppress(VersionConflict):
                 if chain:
-                    await self._append_in_turn(chain, sealing)
+                    await self._append_in_turn(chain, Written(rows, sealing))
                 self._tails[stream] = after
                 while len(self._tails) > REMEMBERED:
                     self._tails.popitem(last=False)
@@ -507,21 +513,22 @@ class EventSourcedPauses:
 
     def _chained(
         self, tail: Tail, writes: Sequence[Callable[[Tail], Refused | None]], sealing: Sealing
-    ) -> tuple[list[Refused | None], Tail]:
+    ) -> tuple[list[Refused | None], "Rows", Tail]:
         """Let each judge by the end that the one before it leaves."""
         facts: list[Refused | None] = []
+        rows: Rows = []
         for write in writes:
             fact = write(tail)
             if fact is not None:
-                [(_, digest)] = self.mapper.encode([fact], sealing)
+                rows += self.mapper.encode([fact], sealing)
                 written = tail.written | {_axis_and_hour(fact)}
-                tail = Tail(version=fact.originator_version, head=digest, at=fact.at, written=written)
+                tail = Tail(version=fact.originator_version, head=rows[-1][1], at=fact.at, written=written)
             facts.append(fact)
-        return facts, tail
+        return facts, rows, tail
 
     async def _tail(self, stream: UUID) -> Tail:
         newest = await self._streams.newest(stream)
-        self._written.pop(stream, None)
+        self._written.pop(stream.int, None)
         if newest is None:
             return Tail(version=0, head=NO_PREDECESSOR, at=None)
         if newest.originator_version < REFUSAL_STREAM:
@@ -532,6 +539,18 @@ class EventSourcedPauses:
         last = facts[-1]
         written = frozenset(_axis_and_hour(fact) for fact in facts if isinstance(fact, Refused))
         return Tail(version=last.originator_version, head=last.row_digest, at=last.at, written=written)
+
+
+#: Rows, and the digest of each.
+Rows = list[tuple[StoredEvent, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The rows of one append as they will be stored, and the keys they are sealed with."""
+
+    rows: Rows
+    sealing: Sealing
 
 
 @dataclass(slots=True)

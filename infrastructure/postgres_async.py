@@ -71,7 +71,7 @@ class PostgresStreams:
     ) -> Appended:
         """Append rows in one statement that is its own transaction."""
         ordered = sorted(rows, key=place)
-        new = sorted(keys, key=lambda row: str(row.pause))
+        new = sorted(keys, key=lambda row: row.pause.int)
         try:
             found = await self._execute(*insertion(ordered, new, briefly=briefly), rows=ordered)
         except ConnectionLost as lost:

@@ -92,7 +92,7 @@ class JoinedStreams:
             TransactionStale: somebody else appended first, and the transaction's snapshot does not show it.
         """
         ordered = sorted(rows, key=place)
-        statement, values = insertion(ordered, sorted(keys, key=lambda row: str(row.pause)))
+        statement, values = insertion(ordered, sorted(keys, key=lambda row: row.pause.int))
         async with self._turn:
             await self._begin()
             try:

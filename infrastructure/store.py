@@ -170,9 +170,10 @@ def named(rows: Sequence[StoredEvent]) -> str:
     return some if len(rows) <= 8 else f"{some} and {len(rows) - 8} more"  # noqa: PLR2004 - a line's worth
 
 
-def place(row: StoredEvent) -> tuple[str, int]:
-    """Tell where a row stands: its stream and version. Texts of UUIDs sort as UUIDs do in every store."""
-    return str(row.originator_id), row.originator_version
+def place(row: StoredEvent) -> tuple[int, int]:
+    """Tell where a row stands: its stream and version. The numbers of UUIDs sort as UUIDs do in every store."""
+    stream = row.originator_id
+    return (stream if isinstance(stream, UUID) else UUID(stream)).int, row.originator_version
 
 
 class LedgerRecorder(ApplicationRecorder):
@@ -211,7 +212,7 @@ class LedgerRecorder(ApplicationRecorder):
         if not stored_events:
             return []
         rows = sorted(stored_events, key=place)
-        new = sorted(keys, key=lambda row: str(row.pause))
+        new = sorted(keys, key=lambda row: row.pause.int)
         positions = dict(zip(map(place, rows), self.append(rows, new), strict=True))
         return [positions[place(row)] for row in stored_events]
 

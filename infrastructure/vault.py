@@ -9,7 +9,7 @@ stay, and so do the chain, every proof and every view.
   length-prefixed: "plv/1", ledger, stream, version, topic, segment number. So it opens in its own place alone.
 - The nonce is the first 12 bytes of SHA-256 over "plv/1 nonce", the associated data and the content's digest, length-
   prefixed. The digest covers 16 random bytes of salt, so no two bodies of one key share a nonce, and the same fact
-  always becomes the same row: a row is encoded twice where its digest is needed before it is written.
+  always becomes the same row, whoever encodes it and how often.
 - A data key is wrapped by AES-256-GCM-SIV (RFC 8452): id of the wrapping key 4, then the sealed key 48; its nonce is
   the first 12 bytes of the data key's own id, which is random. Associated data: "plv/1 key", ledger, pause, kind, id.
 
@@ -50,7 +50,7 @@ REMEMBERED = 1024
 KEPT_SECONDS = 60.0
 
 #: The facts whose texts are sealed under the keys of the pause they name.
-SEALED: tuple[type[Fact], ...] = (*FACTS, Presented)
+SEALED: frozenset[type[Fact]] = frozenset((*FACTS, Presented))
 
 
 class DataKey:
@@ -133,7 +133,7 @@ class Sealing:
         What is recorded of those who run the ledger (switches, holds, erasures) is never encrypted: who erased
         something must outlive it.
         """
-        if not self.on or not isinstance(fact, SEALED):
+        if not self.on or type(fact) not in SEALED:
             return None
         return SegmentSeal(self.keys.get(fact.pause), fact, ledger)
 
