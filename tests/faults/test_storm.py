@@ -81,6 +81,7 @@ class Storm:
         victims = chance.sample(self.workers, chance.randint(1, 2))
         for victim in victims:
             victim.kill()
+            victim.leave()
             self.workers.remove(victim)
             self.seen["workers killed"] += 1
             time.sleep(chance.uniform(0, 0.05))
