@@ -219,9 +219,24 @@ class EventSourcedPauses:
     async def find(self, pause_id: UUID) -> Found:
         """Bring a pause and its round back, every row held against the chain.
 
-        Of many that ask for one pause at once, all who asked before a read began share what it finds.
+        Of many that ask for one pause at once, all who asked before a read began share what it finds. Whoever finds
+        that somebody here is just writing what comes next waits for that, and looks again: judged by what it found, it
+        would only lose.
         """
         self.stay()
+        while True:
+            found = await self._shared(pause_id)
+            ahead = self._ahead_of(found, pause_id)
+            if ahead is None:
+                return found
+            await asyncio.wait([ahead])
+
+    def _ahead_of(self, found: Found, pause_id: UUID) -> "asyncio.Future[None] | None":
+        if not self._appending or found.round is None:
+            return None
+        return self._appending.get((pause_id.int, found.round.of(pause_id).version + 1))
+
+    async def _shared(self, pause_id: UUID) -> Found:
         reading = self._reading.setdefault(pause_id.int, _Reading())
         wanted = reading.begun + 1
         reading.askers += 1

@@ -10,7 +10,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 from pauseledger.domain.axes import Scope
-from pauseledger.domain.errors import LedgerTooNew, ScopeMismatch, StoreUnavailable, VersionConflict
+from pauseledger.domain.errors import AlreadyConsumed, LedgerTooNew, ScopeMismatch, StoreUnavailable, VersionConflict
+from pauseledger.domain.redeeming import Redemption
 from pauseledger.infrastructure.executor import Executor
 from pauseledger.infrastructure.gathering import GatheredStreams
 from pauseledger.infrastructure.pauses import ThreadedStreams
@@ -343,6 +344,22 @@ async def test_a_redeem_is_two_statements_and_a_refusal_at_most_two(ledger, aske
         asked_for.clear()
     await question.redeem(ANSWER)
     assert asked_for == ["load one", "insert 2"]
+
+
+async def test_of_many_that_redeem_one_token_at_once_each_loser_is_judged_once(ledger, asked_for, monkeypatch):
+    question, judged, judge = await asked(ledger), [], Redemption._judge
+
+    async def noted(self, *values, **named):
+        judged.append(self.attempt)
+        return await judge(self, *values, **named)
+
+    monkeypatch.setattr(Redemption, "_judge", noted)
+    asked_for.clear()
+    ends = await asyncio.gather(*[question.redeem(ANSWER) for _ in range(32)], return_exceptions=True)
+    assert Counter(type(end).__name__ for end in ends) == {"ResumedTurn": 1, "AlreadyConsumed": 31}
+    assert all(end.recorded for end in ends if isinstance(end, AlreadyConsumed))
+    assert (len(judged), len(set(judged))) == (32, 32)
+    assert asked_for.count("load one") == 2, asked_for
 
 
 async def test_many_that_find_one_pause_at_once_share_reads_that_began_after_they_asked(ledger, asked_for):
