@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..projections.projection import Projection
-from ..projections.rows import Changes, Place, Query, Rows, Table
+from ..projections.rows import Changes, Place, Query, Rows, Table, ViewGone
 from ..projections.seen import Seen
 from .check_streams import Fault
 from .follower import Follower
@@ -103,7 +103,13 @@ def views_faults(
     with tempfile.TemporaryDirectory(prefix="pauseledger-check-") as folder:
         file = _Scratch(Path(folder) / "views.db")
         try:
-            yield from _of_views(log, [_beside(projection, rows, file) for projection, rows in views], progress)
+            there: list[_Compared] = []
+            for projection, rows in views:
+                try:
+                    there.append(_beside(projection, rows, file))
+                except ViewGone as gone:
+                    yield Fault("view", str(gone), view=projection.name)
+            yield from _of_views(log, there, progress)
         finally:
             file.close()
 

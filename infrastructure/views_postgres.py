@@ -9,7 +9,7 @@ import psycopg
 from eventsourcing.persistence import IntegrityError, Tracking
 from psycopg import sql
 
-from ..domain.errors import InteractionConfigurationError, StoreUnavailable
+from ..domain.errors import InteractionConfigurationError
 from ..projections import PROJECTIONS
 from ..projections.projection import Projection
 from ..projections.rows import (
@@ -25,6 +25,7 @@ from ..projections.rows import (
     RowsRejected,
     Table,
     Values,
+    ViewGone,
     plain,
 )
 from .views_sql import SLOTS, Sql, asked, listed, quoted, read, slot_of, stored_name, written
@@ -123,7 +124,7 @@ class PostgresRows(Rows):
             (self._projection.id, LOG),
         )
         if not found:
-            raise StoreUnavailable(f"view {self._projection.id} is not there; run `pauseledger migrate`")
+            raise ViewGone(f"view {self._projection.id} is not there; run `pauseledger migrate`")
         self._live = found[0][0]
         return Place(*found[0])
 

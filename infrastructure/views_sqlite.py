@@ -8,10 +8,22 @@ from typing import Any
 
 from eventsourcing.persistence import IntegrityError, Tracking
 
-from ..domain.errors import StoreUnavailable
 from ..projections.projection import Projection
-from ..projections.rows import LOG, Changes, Condition, Key, LostRace, Place, Query, Rows, RowsRejected, Table, Values
-from .sqlite import SQLiteRecorder
+from ..projections.rows import (
+    LOG,
+    Changes,
+    Condition,
+    Key,
+    LostRace,
+    Place,
+    Query,
+    Rows,
+    RowsRejected,
+    Table,
+    Values,
+    ViewGone,
+)
+from .sqlite import SQLiteRecorder, fetched
 from .views_sql import SLOTS, Sql, asked, listed, quoted, read, slot_of, stored_name, written
 
 #: Every table of a view begins with this, so that it stands apart from the ledger's own.
@@ -69,7 +81,7 @@ class SQLiteRows(Rows):
             (self._projection.id, LOG),
         ).fetchone()
         if found is None:
-            raise StoreUnavailable(f"the tables of view {self._projection.id} are gone; open the ledger again")
+            raise ViewGone(f"the tables of view {self._projection.id} are gone; open the ledger again")
         return Place(*found)
 
     def find(self, build: int, table: Table[Any], keys: Sequence[Key]) -> dict[Key, Values]:
@@ -112,7 +124,7 @@ class SQLiteRows(Rows):
         """Answer with rows as the file holds them, to hold two files against each other."""
         with self._reading() as connection:
             statement, values = _SQL.select(query, self._live_name(connection, query.table))
-            return connection.execute(statement, values).fetchall()
+            return fetched(connection, statement, values)
 
     def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
         """Answer two questions of one snapshot."""

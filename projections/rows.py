@@ -14,6 +14,7 @@ from uuid import UUID
 from eventsourcing.persistence import IntegrityError, TrackingRecorder
 
 from ..domain.axes import Scope
+from ..domain.errors import StoreUnavailable
 from ..domain.facts import rfc3339
 
 R = TypeVar("R")
@@ -34,6 +35,10 @@ _KINDS: dict[Any, Kind] = {
 
 class LostRace(IntegrityError):
     """Somebody else moved the view on first. Nothing was written; go on from the new position."""
+
+
+class ViewGone(StoreUnavailable):
+    """Where a view is was taken away: nothing of it can be told, and its tables are to be made again."""
 
 
 class RowsRejected(Exception):

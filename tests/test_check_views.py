@@ -16,6 +16,7 @@ from pauseledger.infrastructure.stories import ANSWER, asked, axes
 from pauseledger.infrastructure.views import rows_of
 from pauseledger.infrastructure.wiring import open_recorder
 from pauseledger.projections import PROJECTIONS
+from pauseledger.projections.refusals import Refusals
 
 
 async def lead(url, keys):
@@ -75,6 +76,11 @@ def test_every_column_of_every_row_of_every_view_is_held_against_the_log(store, 
                 for row in rows:
                     owner.do(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", *row)
         assert list(views_faults(log, views)) == []
+        if store == "sqlite":
+            owner.do("UPDATE view_history_pauses_3b SET session_id = CAST(x'ff' AS TEXT)")
+            assert [fault.view for fault in views_faults(log, views)] == ["history"]
+        owner.do("DELETE FROM view_tracking WHERE view = ?", Refusals().id)
+        assert "refusals" in [fault.view for fault in views_faults(log, views)]
 
 
 def every_change(owner, projection):
