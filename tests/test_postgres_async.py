@@ -359,7 +359,8 @@ async def test_of_many_that_redeem_one_token_at_once_each_loser_is_judged_once(l
     assert Counter(type(end).__name__ for end in ends) == {"ResumedTurn": 1, "AlreadyConsumed": 31}
     assert all(end.recorded for end in ends if isinstance(end, AlreadyConsumed))
     assert (len(judged), len(set(judged))) == (32, 32)
-    assert asked_for.count("load one") == 2, asked_for
+    # Reads are shared by all who asked before they began.
+    assert 2 <= asked_for.count("load one") < 8, asked_for
 
 
 async def test_many_that_find_one_pause_at_once_share_reads_that_began_after_they_asked(ledger, asked_for):
