@@ -91,6 +91,7 @@ class _Compared:
     anew: _Anew
     builder: Follower
     place: Place
+    gone: str | None = None
 
     def reached(self) -> Place:
         return self.builder.place() or Place(self.anew.build, 0)
@@ -125,7 +126,10 @@ def _of_views(log: Log, views: Sequence[_Compared], progress: Progress | None) -
         _fold(log, left, progress)
         moved = []
         for one in left:
-            found = list(_of_view(log, one))
+            try:
+                found = list(_of_view(log, one))
+            except ViewGone as gone:
+                found = [Fault("view", str(gone), view=one.projection.name)]
             if found and one.rows.place() != one.place:
                 one.place = one.rows.place()
                 moved.append(one)
@@ -151,7 +155,11 @@ def _fold(log: Log, views: Sequence[_Compared], progress: Progress | None) -> No
                     continue
                 its = facts if facts[-1].position <= one.place.position else _up_to(facts, one.place)
                 if its:
-                    one.builder.fold(at, its)
+                    try:
+                        one.builder.fold(at, its)
+                    except ViewGone as gone:
+                        one.gone = str(gone)
+                        left.remove(one)
                 else:
                     # Rows are gone: none is left up to where the view is. Its own rows, and the tree, tell so.
                     left.remove(one)
@@ -165,6 +173,9 @@ def _up_to(facts: Sequence[Seen], place: Place) -> list[Seen]:
 
 def _of_view(log: Log, one: _Compared) -> Iterator[Fault]:
     name, reached = one.projection.name, one.reached().position
+    if one.gone is not None:
+        yield Fault("view", one.gone, view=name)
+        return
     if one.place.position > log.newest():
         yield Fault("view", "it is ahead of the log", one.place.position, view=name)
     for table in one.projection.tables:

@@ -369,8 +369,15 @@ class PostgresRows(Rows):
         return statement.replace("?", "%s").replace("{schema}", self._quoted_schema).encode()
 
     def _say(self, connection: _Connection, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        said = connection.execute(self._compose(statement), values)
-        return said.fetchall() if said.description else []
+        try:
+            said = connection.execute(self._compose(statement), values)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            gone = f"a table of view {self._projection.id} is not there"
+        else:
+            return said.fetchall() if said.description else []
+        raise ViewGone(
+            f"{gone}; drop schema {self._schema} and run `pauseledger migrate`, then `pauseledger rebuild all`"
+        )
 
 
 def _read(table: Table[Any], row: Sequence[Any]) -> Values:
