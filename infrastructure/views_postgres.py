@@ -371,13 +371,12 @@ class PostgresRows(Rows):
     def _say(self, connection: _Connection, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             said = connection.execute(self._compose(statement), values)
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            gone = f"a table of view {self._projection.id} is not there"
-        else:
-            return said.fetchall() if said.description else []
-        raise ViewGone(
-            f"{gone}; drop schema {self._schema} and run `pauseledger migrate`, then `pauseledger rebuild all`"
-        )
+        except psycopg.errors.UndefinedTable:
+            raise ViewGone(
+                f"a table of view {self._projection.id} is not there; run `pauseledger migrate`, and where it makes none,"
+                f" drop schema {self._schema} first"
+            ) from None
+        return said.fetchall() if said.description else []
 
 
 def _read(table: Table[Any], row: Sequence[Any]) -> Values:
