@@ -373,8 +373,8 @@ class PostgresRows(Rows):
             said = connection.execute(self._compose(statement), values)
         except psycopg.errors.UndefinedTable:
             raise ViewGone(
-                f"a table of view {self._projection.id} is not there; run `pauseledger migrate`, and where it makes none,"
-                f" drop schema {self._schema} first"
+                f"a table of view {self._projection.id} is not there; run `pauseledger migrate`, or, where that makes"
+                f" none, drop schema {self._schema} first"
             ) from None
         return said.fetchall() if said.description else []
 
