@@ -242,8 +242,9 @@ class EventSourcedPauses:
         reading.askers += 1
         try:
             async with reading.lock:
-                if reading.found is None or reading.found[0] < wanted:
-                    reading.begun += 1
+                # What was read before somebody here wrote is told to nobody any more.
+                while reading.found is None or reading.found[0] < wanted or reading.written:
+                    reading.begun, reading.written = reading.begun + 1, False
                     reading.found = (reading.begun, await self._find(pause_id))
                 return reading.found[1]
         finally:
@@ -296,6 +297,8 @@ class EventSourcedPauses:
             ended.set_result(None)
             for place in places:
                 self._appending.pop(place, None)
+                if place[0] in self._reading:
+                    self._reading[place[0]].written = True
         return appended
 
     def stay(self) -> None:
@@ -570,10 +573,11 @@ class Written:
 
 @dataclass(slots=True)
 class _Reading:
-    """The reads of one pause: how many began, what the last one found, and how many wait."""
+    """The reads of one pause: how many began, what the last one found, how many wait, and whether somebody wrote."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     begun: int = 0
+    written: bool = False
     found: tuple[int, Found] | None = None
     askers: int = 0
 
