@@ -17,7 +17,6 @@ from .check_streams import Fault
 from .follower import Follower
 from .headers import Log
 from .rebuilding import Reading
-from .views_sql import written
 from .views_sqlite import SQLiteRows, ViewsFile
 
 _PAGE = 5000
@@ -61,8 +60,8 @@ class _Anew(SQLiteRows):
         super().save(at, {table: change for table, change in changes.items() if not _at_positions(table)}, position)
         for table in filter(_at_positions, self._projection.tables):
             if table not in self.differing:
-                come = written(table, changes[table].come) if table in changes else ()
-                self._hold(table, sorted(map(tuple, come), key=_position_in(table)), at.position, position)
+                come = changes[table].come if table in changes else ()
+                self._hold(table, sorted(come, key=_position_in(table)), at.position, position)
 
     def _live_name(self, connection: sqlite3.Connection, table: Table[Any]) -> str:  # noqa: ARG002 - one build is asked here
         return self._name(table, self.build)
@@ -147,7 +146,7 @@ def _fold(log: Log, views: Sequence[_Compared], progress: Progress | None) -> No
         reading = Reading(log, _BATCH, pool if log.apart else None)
         while waiting := [(at, one) for one in left if (at := one.reached()).position < one.place.position]:
             first = min(at.position for at, _ in waiting)
-            facts = reading.after(first)
+            facts = log.seen(reading.after(first))
             if not facts:
                 return
             for at, one in waiting:

@@ -7,7 +7,7 @@ from ..projections.projection import Projection
 from ..projections.rows import Changes, LostRace, Page, Place, Rows, RowsRejected
 from ..projections.seen import Seen
 
-#: Rows a view's page keeps from batch to batch before it starts afresh.
+#: Rows a view's page keeps from batch to batch, as long as nobody else has moved the view, before it starts afresh.
 KEPT_ROWS = 100_000
 
 
@@ -48,7 +48,21 @@ class Follower:
 
     def changes(self, at: Place, facts: Sequence[Seen]) -> Changes:
         """Work out what facts that follow a place change; `forget` it all where that is not written."""
-        page = self._page_of(at)
+        if self.full:
+            self.forget()
+        self.look(at, facts)
+        return self.drawn()
+
+    @property
+    def full(self) -> bool:
+        """Whether so many rows are kept that it is time to `forget` them, once what was drawn is written."""
+        return len(self._page) > KEPT_ROWS
+
+    def look(self, at: Place, facts: Sequence[Seen]) -> None:
+        """Fold facts that follow a place, or those looked at last; nothing is drawn yet."""
+        if self._page_at != at:
+            self._page = Page()
+        self._page_at, page = None, self._page
         folded = self.projection.facts
         looked_at = [fact for fact in facts if fact.name in folded or fact.unreadable]
         for table, keys in self.projection.wants(looked_at, page):
@@ -58,9 +72,12 @@ class Follower:
         take = self.projection.take
         for fact in looked_at:
             take(fact, page)
-        changes = page.changes()
-        page.saved()
         self._page_at = Place(at.build, facts[-1].position)
+
+    def drawn(self) -> Changes:
+        """Give what all that was looked at since the last time changes."""
+        changes = self._page.changes()
+        self._page.saved()
         return changes
 
     def forget(self) -> None:
@@ -88,10 +105,3 @@ class Follower:
             else:
                 return True
         raise RowsRejected(f"view {self.projection.name} cannot even set aside the fact at position {fact.position}")
-
-    def _page_of(self, at: Place) -> Page:
-        """Give the page left by the last batch, as long as nobody else has moved the view since."""
-        if self._page_at != at or len(self._page) > KEPT_ROWS:
-            self._page = Page()
-        self._page_at = None
-        return self._page

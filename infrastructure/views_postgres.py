@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -21,6 +22,7 @@ from ..projections.rows import (
     LostRace,
     Place,
     Query,
+    Row,
     Rows,
     RowsRejected,
     Table,
@@ -28,10 +30,14 @@ from ..projections.rows import (
     ViewGone,
     plain,
 )
-from .views_sql import SLOTS, Sql, asked, listed, quoted, read, slot_of, stored_name, written
+from .views_sql import SLOTS, Sql, asked, listed, next_build, quoted, read, slot_of, stored_name
 
 if TYPE_CHECKING:
     from .postgres import PostgresRecorder
+
+#: How COPY is told that there is nothing, and of how many rows it is told at once.
+_NULL, _CHUNK = "None", 1000
+_PLAIN = frozenset({str, int, type(None)})
 
 T = TypeVar("T")
 _ReadRow = Callable[[Table[Any], Sequence[Any]], T]
@@ -144,6 +150,9 @@ class PostgresRows(Rows):
             " WHERE view = ? AND build = ? AND application_name = ? AND position = ? RETURNING position"
         )
         with self._database.lent() as connection, connection.transaction():
+            if at.build > self._live:
+                # Until it is swapped in, which waits for the disk, a build is lost whole or not at all.
+                self._say(connection, "SET LOCAL synchronous_commit = off")
             # First of all: whoever moves the view at the same time waits here, and then finds it moved.
             if not self._say(connection, move, (position, self._projection.id, at.build, LOG, at.position)):
                 raise LostRace("the view went on")
@@ -160,19 +169,14 @@ class PostgresRows(Rows):
         name = self._name(table, build)
         self._say(connection, f"DELETE FROM {name} AS held USING {given} WHERE {same}", values)  # noqa: S608 - own names
 
-    def _copy(self, connection: _Connection, table: Table[Any], build: int, rows: Sequence[Values]) -> None:
-        statement = f"COPY {self._name(table, build)} ({listed(tuple(table.columns))}) FROM STDIN"
+    def _copy(self, connection: _Connection, table: Table[Any], build: int, rows: Sequence[Row]) -> None:
+        columns = listed(tuple(table.columns))
+        statement = f"COPY {self._name(table, build)} ({columns}) FROM STDIN (NULL '{_NULL}')"
         texts = [at for at, kind in enumerate(table.columns.values()) if kind == "text"]
         with connection.cursor() as cursor, cursor.copy(self._compose(statement)) as copy:
-            for values in written(table, rows):
-                for at in texts:
-                    text = values[at]
-                    if text.__class__ is str and ("\\" in text or "\0" in text):
-                        break
-                else:
-                    copy.write_row(values)
-                    continue
-                copy.write_row([carried(value) if at in texts else value for at, value in enumerate(values)])
+            for start in range(0, len(rows), _CHUNK):
+                some = rows[start : start + _CHUNK]
+                copy.write(_plain_lines(some) or "".join(_line(row, texts) for row in some))
 
     def select(self, query: Query[Any]) -> list[Values]:
         """Answer from the live build."""
@@ -233,20 +237,29 @@ class PostgresRows(Rows):
     def begin_build(self) -> Place:
         """Empty the tables of the next build."""
         with self._database.lent() as connection, connection.transaction():
-            build = self._place(connection).build + 1
-            self._say(
-                connection,
-                "INSERT INTO {schema}.tracking VALUES (?, ?, ?, 0)"
-                " ON CONFLICT (view, build, application_name) DO UPDATE SET position = 0",
-                (self._projection.id, build, LOG),
-            )
-            # Another one may have swapped meanwhile, and this build be the live one.
-            if self._place(connection).build >= build:
-                raise LostRace("somebody else has rebuilt the view")
+            view = self._projection.id
+            # Held, so that nobody else begins or swaps before this is over.
+            self._say(connection, "SELECT FROM {schema}.live WHERE view = ? FOR UPDATE", (view,))
+            live = self._place(connection).build
+            build = next_build(live, self._newest(connection))
+            # Whoever writes to it is waited for, and loses from then on.
+            self._say(connection, "DELETE FROM {schema}.tracking WHERE view = ? AND build <> ?", (view, live))
+            self._say(connection, "INSERT INTO {schema}.tracking VALUES (?, ?, ?, 0)", (view, build, LOG))
             for table in self._projection.tables:
                 self._say(connection, f"TRUNCATE {self._name(table, build)}")
             self._unindex(connection, build)
             return Place(build, 0)
+
+    def under_way(self) -> Place | None:
+        """Tell where the next build is."""
+        with self._database.lent() as connection:
+            newest, live = self._newest(connection), self._place(connection).build
+        return None if newest <= live else self.place_of(newest)
+
+    def _newest(self, connection: _Connection) -> int:
+        statement = "SELECT max(build) FROM {schema}.tracking WHERE view = ? AND application_name = ?"
+        newest: int = self._say(connection, statement, (self._projection.id, LOG))[0][0]
+        return newest
 
     def index_build(self, build: int) -> None:
         """Make the indexes of a build; whoever builds it too waits."""
@@ -410,6 +423,34 @@ def _read_key(table: Table[Any], columns: Sequence[str], key: Sequence[Any]) -> 
         _uncarried(value) if table.columns[name] == "text" and value is not None else value
         for name, value in zip(columns, key, strict=True)
     )
+
+
+def _plain_lines(rows: Sequence[Row]) -> str | None:
+    """Spell rows for COPY all at once; None where one has to be looked at."""
+    values = list(chain.from_iterable(rows))
+    if not _PLAIN.issuperset(map(type, values)) or _NULL in values:
+        return None
+    # Python spells None as the word that COPY is told to take for it.
+    pattern = "\t".join(["%s"] * len(rows[0])) + "\n"
+    lines = "".join(map(pattern.__mod__, rows))
+    whole = lines.count("\n") == len(rows) and lines.count("\t") == len(values) - len(rows)
+    return lines if whole and not ("\\" in lines or "\r" in lines or "\0" in lines) else None
+
+
+def _line(row: Row, texts: Sequence[int]) -> str:
+    return "\t".join(_field(carried(value) if at in texts else value) for at, value in enumerate(row)) + "\n"
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return _NULL
+    if not isinstance(value, str | int):
+        raise RowsRejected(type(value).__name__)
+    spelled = str(value).replace("\\", "\\\\")
+    for character, escape in (("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        spelled = spelled.replace(character, escape)
+    # What COPY is told to take for nothing, it does not where an escape is in it.
+    return "\\" + spelled if spelled == _NULL else spelled
 
 
 @contextmanager

@@ -1,12 +1,11 @@
 """Questions and rows as SQL, for both databases: statements with `?` for each value, and how values are spelled."""
 
 import json
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 from ..projections.projection import Projection
-from ..projections.rows import Condition, Kind, Query, Table, Values, picked, plain
+from ..projections.rows import Condition, Kind, Query, Table, Values, plain
 
 #: Builds take turns in two sets of tables.
 SLOTS = ("a", "b")
@@ -20,6 +19,11 @@ def stored_name(projection: Projection, table: Table[Any], slot: str) -> str:
 def slot_of(build: int) -> str:
     """Tell in which tables a build is."""
     return SLOTS[build % len(SLOTS)]
+
+
+def next_build(live: int, newest: int) -> int:
+    """Number the next build: higher than any before, and in the tables beside the live one."""
+    return newest + 1 if slot_of(newest + 1) != slot_of(live) else newest + 2
 
 
 def quoted(name: str) -> str:
@@ -40,42 +44,9 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names))
 
 
-def written(table: Table[Any], rows: Sequence[Values]) -> Sequence[Sequence[Any]]:
-    """Spell rows as their columns hold them, in the columns' order."""
-    pick, as_json = _picking(table)
-    if not as_json:
-        return list(map(pick, rows))
-    spelled = [list(pick(row)) for row in rows]
-    for values in spelled:
-        for at in as_json:
-            value = values[at]
-            # Most are empty, and a JSON encoder takes its time to say so.
-            values[at] = "[]" if value == [] else _encode(value)
-    return spelled
-
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode
-
-
-@lru_cache
-def _picking(table: Table[Any]) -> tuple[Callable[[Values], tuple[Any, ...]], tuple[int, ...]]:
-    as_json = tuple(at for at, kind in enumerate(table.columns.values()) if kind == "json")
-    return picked(tuple(table.columns)), as_json
-
-
 def read(table: Table[Any], row: Sequence[Any]) -> Values:
     """Read a row whose columns stand in their order."""
-    values = dict(zip(table.columns, row, strict=True))
-    for name in _json_names(table):
-        text = values[name]
-        if text is not None:
-            values[name] = json.loads(text)
-    return values
-
-
-@lru_cache
-def _json_names(table: Table[Any]) -> tuple[str, ...]:
-    return tuple(name for name, kind in table.columns.items() if kind == "json")
+    return dict(zip(table.columns, row, strict=True))
 
 
 class Sql:

@@ -24,7 +24,7 @@ from ..projections.rows import (
     ViewGone,
 )
 from .sqlite import SQLiteRecorder, fetched
-from .views_sql import SLOTS, Sql, asked, listed, quoted, read, slot_of, stored_name, written
+from .views_sql import SLOTS, Sql, asked, listed, next_build, quoted, read, slot_of, stored_name
 
 #: Every table of a view begins with this, so that it stands apart from the ledger's own.
 PREFIX = "view_"
@@ -91,7 +91,7 @@ class SQLiteRows(Rows):
         values = [_SQL.listed_value(sorted({key[at] for key in keys})) for at in range(len(table.key))]
         statement = f"SELECT {_SQL.columns(table)} FROM {self._name(table, build)} WHERE {among}"  # noqa: S608 - own names
         with self._reading() as connection:
-            rows = [read(table, row) for row in connection.execute(statement, values)]
+            rows = [read(table, row) for row in fetched(connection, statement, values)]
         wanted = set(keys)
         return {key: row for key, row in ((table.key_of(row), row) for row in rows) if key in wanted}
 
@@ -113,7 +113,7 @@ class SQLiteRows(Rows):
                 marks = ", ".join("?" for _ in columns)
                 insert = f"INSERT INTO {name} ({listed(tuple(columns))}) VALUES ({marks})"  # noqa: S608 - own names
                 with _fitting():
-                    connection.executemany(insert, written(table, change.come))
+                    connection.executemany(insert, change.come)
 
     def select(self, query: Query[Any]) -> list[Values]:
         """Answer from the live build."""
@@ -133,27 +133,38 @@ class SQLiteRows(Rows):
 
     def _select(self, connection: sqlite3.Connection, query: Query[Any]) -> list[Values]:
         statement, values = _SQL.select(query, self._live_name(connection, query.table))
-        return [read(query.table, row) for row in connection.execute(statement, values)]
+        return [read(query.table, row) for row in fetched(connection, statement, values)]
 
     def tally(self, table: Table[Any], columns: Sequence[str], where: Sequence[Condition] = ()) -> dict[Key, int]:
         """Count by columns."""
         with self._reading() as connection:
             statement, values = _SQL.tally(table, columns, where, self._live_name(connection, table))
-            return {tuple(key): count for *key, count in connection.execute(statement, values)}
+            return {tuple(key): count for *key, count in fetched(connection, statement, values)}
 
     def begin_build(self) -> Place:
         """Empty the tables of the next build."""
         with self._writing() as connection:
-            build = self._place(connection).build + 1
+            view, live = self._projection.id, self._place(connection).build
+            build = next_build(live, self._newest(connection))
             for table in self._projection.tables:
                 for name in _indexes(self._stored_name(table, build), table):
                     connection.execute(f"DROP INDEX IF EXISTS {quoted(name)}")
                 connection.execute(f"DELETE FROM {self._name(table, build)}")  # noqa: S608 - own names
-            connection.execute(
-                f"INSERT OR REPLACE INTO {PREFIX}tracking VALUES (?, ?, ?, 0)",  # noqa: S608 - own names
-                (self._projection.id, build, LOG),
-            )
+            left = f"DELETE FROM {PREFIX}tracking WHERE view = ? AND build <> ?"  # noqa: S608 - own names
+            connection.execute(left, (view, live))
+            connection.execute(f"INSERT INTO {PREFIX}tracking VALUES (?, ?, ?, 0)", (view, build, LOG))  # noqa: S608 - own names
             return Place(build, 0)
+
+    def under_way(self) -> Place | None:
+        """Tell where the next build is."""
+        with self._reading() as connection:
+            newest = self._newest(connection)
+            return None if newest == self._place(connection).build else self._place_of(connection, newest)
+
+    def _newest(self, connection: sqlite3.Connection) -> int:
+        statement = f"SELECT max(build) FROM {PREFIX}tracking WHERE view = ? AND application_name = ?"  # noqa: S608 - own names
+        newest: int = connection.execute(statement, (self._projection.id, LOG)).fetchone()[0]
+        return newest
 
     def index_build(self, build: int) -> None:
         """Make the indexes of a build, each in a transaction of its own: writers come in between."""

@@ -14,8 +14,8 @@ from ..domain.errors import InteractionConfigurationError
 from ..domain.facts import FACTS
 from ..domain.presenting import Presented
 from .projection import PATIENCE, Projection, View, within
-from .rows import Condition, Page, Query, Table, Values
-from .seen import Seen, tag_of, uuid_text
+from .rows import Condition, Page, Query, Row, Table
+from .seen import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,10 @@ class History(Projection):
     def fold(self, fact: Seen, page: Page) -> None:
         """Take one fact into the history."""
         if fact.name == "pause.paused":
-            said = fact.fields
-            page.put(KNOWN, {
-                "pause": fact.pause,
-                "scope": fact.scope,
-                "session_id": said["session_id"],
-                "run_id": said["run_id"],
-                "call_id": said["call_id"],
-                "round": uuid_text(said["round"]["lead"], fact.pause),
-            })  # fmt: skip
-        page.put(STORED, _kept(fact, fact.text, 0))
+            said = fact.said
+            row = {"pause": fact.pause, "scope": fact.scope, "session_id": said.session_id, "run_id": said.run_id}
+            page.put(KNOWN, {**row, "call_id": said.call_id, "round": said.lead})
+        page.add(STORED, _kept(fact, fact.text, 0))
 
     def flag(self, fact: Seen, page: Page) -> None:
         """Keep it in its place."""
@@ -123,21 +117,13 @@ class History(Projection):
         text = ""
         with suppress(ValueError):
             text = fact.text
-        page.put(STORED, _kept(fact, text, 1))
+        page.add(STORED, _kept(fact, text, 1))
 
 
-def _kept(fact: Seen, header: str, unreadable: int) -> Values:
-    return {
-        "position": fact.position,
-        "pause": fact.pause,
-        "stream": fact.stream,
-        "version": fact.version,
-        "scope": fact.scope,
-        "at": fact.at,
-        "topic": fact.topic,
-        "header": header,
-        "unreadable": unreadable,
-    }
+def _kept(fact: Seen, header: str, unreadable: int) -> Row:
+    return (
+        fact.position, fact.pause, fact.stream, fact.version, fact.scope, fact.at, fact.topic, header, unreadable,
+    )  # fmt: skip
 
 
 class HistoryView(View[History]):
@@ -246,7 +232,7 @@ def _told(row: StoredFact) -> Told:
         at=row.at,
         topic=row.topic,
         what=row.topic.partition("@")[0].removeprefix("pause."),
-        who=tag_of(readable.get("to") or readable.get("by") or readable.get("asked_by")),
+        who=(readable.get("to") or readable.get("by") or readable.get("asked_by") or {}).get("tag"),
         decision=readable.get("decision"),
         axis=readable.get("axis"),
         reason=readable.get("reason") or readable.get("because") or readable.get("cause"),

@@ -10,7 +10,7 @@ from ..domain.axes import Scope
 from ..domain.errors import InteractionConfigurationError
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values, shown
-from .seen import Seen, completes, joined, tag_of, uuid_text
+from .seen import Seen, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class OpenPauses(Projection):
                 page.put(ROUNDS, {"lead": row["round"], "calls": row["round_calls"], "over": 0, "answered": 0})
             return
         row_before = page.get(OPEN, fact.pause)
-        if row_before is not None and fact.name == "pause.answered" and not completes(fact):
-            agreeing = max(row_before["answers_agreeing"], fact.fields["number"])
+        if row_before is not None and fact.name == "pause.answered" and not fact.said.complete:
+            agreeing = max(row_before["answers_agreeing"], fact.said.number)
             page.put(OPEN, {**row_before, "answers_agreeing": agreeing})
         elif row_before is not None:
             page.drop(OPEN, fact.pause)
@@ -121,7 +121,14 @@ class OpenPauses(Projection):
         row = page.get(OPEN, fact.pause)
         if row is None:
             unknown = dict.fromkeys(OPEN.columns)
-            row = {**unknown, "priority": 0, "groups": [], "assignees": [], "labels": {}, "position": fact.position}
+            row = {
+                **unknown,
+                "priority": 0,
+                "groups": "[]",
+                "assignees": "[]",
+                "labels": "{}",
+                "position": fact.position,
+            }
             row |= {"answers_needed": 1, "answers_agreeing": 0, "round_calls": 1}
             row |= {"pause": fact.pause, "scope": fact.scope, "since": fact.at}
         page.put(OPEN, {**row, "unreadable": 1})
@@ -138,33 +145,32 @@ def _settle(page: Page, lead: str | None, *, answered: bool) -> None:
 
 
 def _opened(fact: Seen) -> Values:
-    said = fact.fields
-    routing, agent = said["routing"], said["agent"]
+    said = fact.said
     return {
         "pause": fact.pause,
         "scope": fact.scope,
-        "session_id": said["session_id"],
-        "run_id": said["run_id"],
-        "call_id": said["call_id"],
-        "round": uuid_text(said["round"]["lead"], fact.pause),
-        "interaction": said["interaction"]["name"],
-        "revision": said["interaction"]["revision"],
-        "tool": said["call"]["tool"],
-        "agent": None if agent is None else agent["name"],
-        "queue": routing["queue"],
-        "priority": routing["priority"],
-        "groups": routing["groups"],
-        "assignees": routing["assignees"],
-        "asked_by": tag_of(said["asked_by"]),
-        "labels": said["labels"],
+        "session_id": said.session_id,
+        "run_id": said.run_id,
+        "call_id": said.call_id,
+        "round": said.lead,
+        "interaction": said.interaction,
+        "revision": said.revision,
+        "tool": said.tool,
+        "agent": said.agent,
+        "queue": said.queue,
+        "priority": said.priority,
+        "groups": said.groups,
+        "assignees": said.assignees,
+        "asked_by": said.asked_by,
+        "labels": said.labels,
         "since": fact.at,
-        "opens_at": said["opens_at"],
-        "closes_at": said["closes_at"],
+        "opens_at": said.opens_at,
+        "closes_at": said.closes_at,
         "position": fact.position,
         "unreadable": 0,
-        "answers_needed": 1 if said["policy"] is None else said["policy"].get("quorum", 1),
+        "answers_needed": said.needed,
         "answers_agreeing": 0,
-        "round_calls": sum(call["pause"] is not None for call in said["round"]["calls"]),
+        "round_calls": said.calls,
     }
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from ..domain.errors import InteractionConfigurationError, LedgerError
 from .rows import Condition, Key, Page, Query, Table, Values
-from .seen import Seen, Why
+from .seen import UNFOLDABLE, Seen, Why
 
 R = TypeVar("R")
 
@@ -95,32 +95,25 @@ class Projection(ABC):
 
     def why_not(self, fact: Seen) -> Why | None:
         """Tell why a fact cannot be folded into this view, as far as its header tells; None where it can."""
-        if fact.unreadable is None and fact.name in self.reads and not fact.readable():
+        if fact.unreadable is None and fact.name in self.reads and not fact.heard():
             return "corrupt"
         return fact.unreadable
 
     def take(self, fact: Seen, page: Page) -> None:
         """Take any fact into the page; one that cannot be folded is set aside."""
         page.mark()
-        why = self.why_not(fact)
+        # What was heard before can be read.
+        why = self.why_not(fact) if fact.said is None else None
         if why is None:
             try:
                 self.fold(fact, page)
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            except UNFOLDABLE:
                 page.undo()
                 why = "corrupt"
             else:
                 return
-        page.put(self.set_aside, {
-            "position": fact.position,
-            "stream": fact.stream,
-            "version": fact.version,
-            "pause": fact.pause,
-            "scope": fact.scope,
-            "topic": fact.topic,
-            "why": why,
-            "since": fact.at,
-        })  # fmt: skip
+        row = (fact.position, fact.stream, fact.version, fact.pause, fact.scope, fact.topic, why, fact.at)
+        page.add(self.set_aside, row)
         self.flag(fact, page)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, plain
-from .seen import Seen, tag_of, uuid_text
+from .seen import UNFOLDABLE, Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +92,23 @@ class Refusals(Projection):
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:  # noqa: ARG002 - the facts say all
         """Look at the counts the attempts fall into."""
-        refused = [fact for fact in facts if self.why_not(fact) is None]
-        yield HOURS, {_hour(fact) for fact in refused}
-        yield ACTORS, {(fact.scope, _who(fact)) for fact in refused}
+        hours, actors = set(), set()
+        for fact in facts:
+            # What is not there cannot be counted; whoever folds it finds out.
+            with suppress(*UNFOLDABLE):
+                if self.why_not(fact) is None:
+                    hours.add(_hour(fact))
+                    actors.add((fact.scope, fact.said.by or ""))
+        yield HOURS, hours
+        yield ACTORS, actors
 
     def fold(self, fact: Seen, page: Page) -> None:
         """Count one attempt, and keep it."""
-        said, hour, by = fact.fields, _hour(fact), _who(fact)
-        page.put(ATTEMPTS, {
-            "position": fact.position,
-            "pause": fact.pause,
-            "scope": fact.scope,
-            "at": fact.at,
-            "step": said["step"],
-            "axis": said["axis"],
-            "reason": said["reason"],
-            "rule": said["rule"],
-            "by": by or None,
-            "attempt": uuid_text(said["attempt"], fact.pause),
-            "seen_version": said["seen_version"],
-            "presented": said["presented"],
-        })  # fmt: skip
+        said, hour, by = fact.said, _hour(fact), fact.said.by or ""
+        page.add(ATTEMPTS, (
+            fact.position, fact.pause, fact.scope, fact.at, said.step, said.axis, said.reason, said.rule, by or None,
+            said.attempt, said.seen_version, said.presented,
+        ))  # fmt: skip
         counted = page.get(HOURS, *hour)
         count = 1 if counted is None else counted["count"] + 1
         page.put(HOURS, {**dict(zip(HOURS.key, hour, strict=True)), "count": count})
@@ -127,12 +124,7 @@ class Refusals(Projection):
 
 
 def _hour(fact: Seen) -> Key:
-    return (fact.scope, fact.at[: _PERIODS["hour"]], str(fact.fields.get("axis")), str(fact.fields.get("reason")))
-
-
-def _who(fact: Seen) -> str:
-    by = fact.fields.get("by")
-    return tag_of(by) or "" if isinstance(by, dict) and isinstance(by.get("tag"), str) else ""
+    return (fact.scope, fact.at[: _PERIODS["hour"]], str(fact.said.axis), str(fact.said.reason))
 
 
 class RefusalsView(View[Refusals]):

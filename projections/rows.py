@@ -23,10 +23,12 @@ R = TypeVar("R")
 LOG = "pauseledger"
 
 #: How a column is kept. Moments are RFC 3339 texts of one length, so that they sort as they are; a scope is one text,
-#: so that it is compared as a whole; flags are 0 and 1.
+#: so that it is compared as a whole; flags are 0 and 1; what has a shape of its own is JSON as text, made by `as_json`.
 Kind = Literal["uuid", "text", "int", "flag", "moment", "scope", "json"]
 Key = tuple[Any, ...]
 Values = dict[str, Any]
+#: A row's values in the order of its table's columns.
+Row = tuple[Any, ...]
 
 _KINDS: dict[Any, Kind] = {
     UUID: "uuid", str: "text", int: "int", bool: "flag", datetime: "moment", Scope: "scope",
@@ -56,7 +58,7 @@ class Table(Generic[R]):
 
     Attributes:
         name: Its stored name, without the view's revision.
-        key: The columns that name a row; `key_of` tells the key of one.
+        key: The columns that name a row; `key_of` tells the key of one, `row_of` its values in the columns' order.
         indexes: Columns by which it is asked. `+` before a column makes it an expression of its own: questions
             that say `+` go by no index but one that says so too, and others never by that one.
     """
@@ -67,21 +69,32 @@ class Table(Generic[R]):
     indexes: tuple[tuple[str, ...], ...] = ()
     columns: dict[str, Kind] = field(init=False)
     key_of: Callable[[Mapping[str, Any]], Key] = field(init=False)
+    row_of: Callable[[Mapping[str, Any]], Row] = field(init=False)
     _shown: tuple[tuple[str, Callable[[Any], Any]], ...] = field(init=False)
 
     def __post_init__(self) -> None:
         hints = get_type_hints(self.row)
         kept = [one.name for one in fields(self.row) if not one.metadata.get("shown")]  # type: ignore[arg-type]
         object.__setattr__(self, "columns", {name: _kind(hints[name]) for name in kept})
-        object.__setattr__(self, "key_of", picked(self.key))
+        object.__setattr__(self, "key_of", _picked(self.key))
+        object.__setattr__(self, "row_of", _picked(kept))
         shown_by = ((name, _SHOWN.get(kind)) for name, kind in self.columns.items())
         object.__setattr__(self, "_shown", tuple((name, show) for name, show in shown_by if show is not None))
 
     def show(self, values: Mapping[str, Any], **more: Any) -> R:
-        """Make the row that people and programs are given."""
+        """Make the row that people and programs are given.
+
+        Raises:
+            StoreUnavailable: it was altered into none.
+        """
         shown = dict(values)
-        for name, show in self._shown:
-            shown[name] = show(shown[name])
+        try:
+            for name, show in self._shown:
+                shown[name] = show(shown[name])
+        except (ValueError, TypeError, AttributeError):
+            raise StoreUnavailable(
+                f"a row of {self.name} was altered and cannot be read; run `pauseledger rebuild all`"
+            ) from None
         return self.row(**shown, **more)
 
     def kind_of(self, name: str) -> Kind:
@@ -89,7 +102,7 @@ class Table(Generic[R]):
         return self.columns[name.removeprefix("+")]
 
 
-def picked(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+def _picked(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     """Make what picks values out of a row, in the order of their names."""
     if len(names) > 1:
         return itemgetter(*names)
@@ -136,6 +149,15 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
+def as_json(value: Any) -> str:
+    """Spell what has a shape of its own."""
+    # Most are empty, and a JSON encoder takes its time to say so.
+    return "[]" if value == [] else _encode(value)
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
@@ -146,7 +168,7 @@ _SHOWN: dict[Kind, Callable[[Any], Any]] = {
     # Unknown moments are empty where rows are sorted by them: None would fall out of the order.
     "moment": lambda value: datetime.fromisoformat(value) if value else None,
     "scope": _scope,
-    "json": _frozen,
+    "json": lambda text: _frozen(json.loads(text)),
 }
 
 
@@ -185,10 +207,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Change:
-    """What one batch does to one table: rows that go, and rows that come. A row that changes does both."""
+    """What one batch does to one table: rows that go, and rows that come. A row that changes does both.
+
+    Attributes:
+        come: Each row's values in the order of the table's columns.
+    """
 
     gone: Sequence[Key]
-    come: Sequence[Values]
+    come: Sequence[Row]
 
 
 Changes = Mapping[Table[Any], Change]
@@ -197,9 +223,10 @@ Changes = Mapping[Table[Any], Change]
 class _Sheet:
     """What a page knows of one table."""
 
-    __slots__ = ("changed", "looked_up", "rows", "stored")
+    __slots__ = ("added", "changed", "looked_up", "rows", "stored")
 
     def __init__(self) -> None:
+        self.added: list[Row] = []
         self.rows: dict[Key, Values | None] = {}
         self.stored: set[Key] = set()
         self.changed: dict[Key, None] = {}
@@ -211,13 +238,13 @@ class Page:
 
     def __init__(self) -> None:
         self._sheets: dict[Table[Any], _Sheet] = {}
-        self._undo: list[tuple[_Sheet, Key, Values | None]] = []
+        self._undo: list[tuple[_Sheet, Key | None, Values | None]] = []
 
     def __len__(self) -> int:
         return sum(len(sheet.rows) for sheet in self._sheets.values())
 
     def _sheet(self, table: Table[Any]) -> _Sheet:
-        return self._sheets.get(table) or self._sheets.setdefault(table, _Sheet())
+        return self._sheets.setdefault(table, _Sheet())
 
     def missing(self, table: Table[Any], keys: Iterable[Key]) -> list[Key]:
         """List the keys nobody has looked up yet."""
@@ -238,11 +265,17 @@ class Page:
 
     def put(self, table: Table[Any], values: Values) -> None:
         """Write a row."""
-        self._set(self._sheet(table), table.key_of(values), values)
+        self._set(self._sheets.get(table) or self._sheet(table), table.key_of(values), values)
+
+    def add(self, table: Table[Any], row: Row) -> None:
+        """Write a row that nobody has written before, and that no batch looks at again."""
+        sheet = self._sheets.get(table) or self._sheet(table)
+        self._undo.append((sheet, None, None))
+        sheet.added.append(row)
 
     def drop(self, table: Table[Any], *key: Any) -> None:
         """Remove a row; no matter if there is none."""
-        sheet = self._sheet(table)
+        sheet = self._sheets.get(table) or self._sheet(table)
         if key not in sheet.rows:
             # Nobody looked, so it may be there.
             sheet.stored.add(key)
@@ -260,12 +293,15 @@ class Page:
     def undo(self) -> None:
         """Take back what the fact begun last has done."""
         for sheet, key, values in reversed(self._undo):
-            sheet.rows[key] = values
+            if key is None:
+                sheet.added.pop()
+            else:
+                sheet.rows[key] = values
         self._undo.clear()
 
     def changes(self) -> Changes:
         """Tell what has to be written."""
-        return {table: _change(sheet) for table, sheet in self._sheets.items() if sheet.changed}
+        return {table: _change(table, sheet) for table, sheet in self._sheets.items() if sheet.changed or sheet.added}
 
     def saved(self) -> None:
         """Take note that everything was written. What is never looked up is not kept."""
@@ -276,14 +312,15 @@ class Page:
             else:
                 sheet.rows.clear()
                 sheet.stored.clear()
-            sheet.changed = {}
+            sheet.changed, sheet.added = {}, []
         self._undo.clear()
 
 
-def _change(sheet: _Sheet) -> Change:
+def _change(table: Table[Any], sheet: _Sheet) -> Change:
     rows, stored = sheet.rows, sheet.stored
     come = [row for row in map(rows.__getitem__, sheet.changed) if row is not None]
-    return Change([key for key in sheet.changed if key in stored] if stored else [], come)
+    gone = [key for key in sheet.changed if key in stored] if stored else []
+    return Change(gone, [*map(table.row_of, come), *sheet.added])
 
 
 class Rows(TrackingRecorder):
@@ -343,9 +380,12 @@ class Rows(TrackingRecorder):
     def begin_build(self) -> Place:
         """Empty the tables beside the live ones, for the next build, and give its place. Indexes are left for later.
 
-        Raises:
-            LostRace: somebody else has swapped in a build meanwhile.
+        Its number was never taken before: whoever still works on a build that stood there loses, and finds it gone.
         """
+
+    @abstractmethod
+    def under_way(self) -> Place | None:
+        """Tell where the build is that is to follow the live one; None where there is none."""
 
     @abstractmethod
     def index_build(self, build: int) -> None:

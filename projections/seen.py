@@ -3,10 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
-from uuid import UUID
+
+from .said import Parsed
 
 #: Why a fact cannot be folded.
 Why = Literal["too_new", "corrupt"]
+
+#: What folding a header raises that lacks what it needs.
+UNFOLDABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -21,15 +25,17 @@ class Seen:
         at: When, as stored; empty where the header cannot be read.
         scope: As `rows.spelled` spells it; empty where there is none, or where it cannot be read.
         header: The header as stored; empty where it cannot be read.
-        parse: Reads what views need of the header; raises ValueError where it is no JSON object.
+        parse: Reads the header; raises ValueError where it is no JSON object.
+        hear: Cuts what views read out of it, without reading the rest; None where it is not laid out as expected.
         unreadable: Why it cannot be folded; None as far as can be told without reading all of the header.
         first: It begins its pause's own stream, so that nothing in the log before it has made a row for that pause.
         fields: The header as the fact's newest revision has it, once read; else empty.
+        said: What views read of it, once heard.
     """
 
     __slots__ = (
-        "_read", "at", "fields", "first", "header", "name", "parse", "pause", "position", "scope", "stream", "topic",
-        "unreadable", "version",
+        "_read", "at", "fields", "first", "header", "hear", "name", "parse", "pause", "position", "said", "scope",
+        "stream", "topic", "unreadable", "version",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - written out by hand, and filled in order: one is made for every fact of the log
@@ -44,6 +50,7 @@ class Seen:
         scope: str,
         header: bytes,
         parse: Callable[[bytes], dict[str, Any]],
+        hear: Callable[[bytes], Any],
         unreadable: Why | None = None,
     ) -> None:
         self.position = position
@@ -56,18 +63,20 @@ class Seen:
         self.scope = scope
         self.header = header
         self.parse = parse
+        self.hear = hear
         self.unreadable = unreadable
         self.first = version <= 1 and pause == stream
         self.fields = _NOTHING
+        self.said: Any = None
         self._read: bool | None = None
 
     def again(self, *, spoiled: bool = False) -> "Seen":
         """Give it anew, for a view that shall look at every row it names; `spoiled` as one that cannot be read."""
         same = (self.position, self.stream, self.version, self.topic, self.name, self.pause, self.at, self.scope)
         fresh = (
-            Seen(*same, b"", self.parse, "corrupt")
+            Seen(*same, b"", self.parse, unheard, "corrupt")
             if spoiled
-            else Seen(*same, self.header, self.parse, self.unreadable)
+            else Seen(*same, self.header, self.parse, self.hear, self.unreadable)
         )
         fresh.first = False
         return fresh
@@ -83,41 +92,43 @@ class Seen:
                 self._read = True
         return self._read
 
+    def heard(self) -> bool:
+        """Read what views read of it, once for all views; tell whether it could be."""
+        if self.said is None:
+            self.said = self.hear(self.header)
+            if self.said is None:
+                if not self.readable():
+                    return False
+                self.said = Parsed(self.name, self.fields)
+        return True
+
     @property
     def text(self) -> str:
         """The header as text; raises ValueError where it is none."""
         return self.header.decode()
 
 
+def unheard(_header: bytes) -> None:
+    """Hear nothing: the header has to be parsed."""
+
+
 def joined(facts: Iterable[Seen]) -> Iterator[str]:
     """Name the rounds that new pauses are of, but for those of one call: nothing before can have begun such a round."""
     for fact in facts:
         if fact.first:
-            asks = fact.name == "pause.paused" and fact.unreadable is None and fact.readable()
-            round_ = fact.fields.get("round") if asks else None
-            lead, calls = (round_.get("lead"), round_.get("calls")) if isinstance(round_, dict) else (None, None)
-            if lead == fact.pause and isinstance(calls, list) and len(calls) == 1:
+            lead, calls = _round(fact)
+            if lead == fact.pause and calls == 1:
                 continue
             yield fact.pause
-            if isinstance(lead, str):
+            if lead is not None:
                 yield lead
 
 
-def uuid_text(value: Any, known: str) -> str:
-    """Give a UUID as a header names it; `known` is one that was judged before.
-
-    Raises:
-        ValueError, TypeError, AttributeError: it is none.
-    """
-    return known if value == known else str(UUID(value))
-
-
-def completes(fact: Seen) -> bool:
-    """Tell whether a pause holds its answer with this one: enough people agree on it, or one is enough."""
-    policy = fact.fields["policy"]
-    return policy is None or bool(fact.fields["number"] >= policy.get("quorum", 1))
-
-
-def tag_of(actor: dict[str, Any] | None) -> str | None:
-    """Tell who, as a tag."""
-    return None if actor is None else actor["tag"]
+def _round(fact: Seen) -> tuple[str | None, int]:
+    if fact.name == "pause.paused" and fact.unreadable is None and fact.heard():
+        try:
+            return fact.said.lead, fact.said.calls
+        except UNFOLDABLE:
+            # No round, then; whoever folds it finds out.
+            return None, 0
+    return None, 0

@@ -6,11 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
+from pydantic_core import from_json, to_json
+
 from ..domain.axes import Axes, Scope
 from ..domain.facts import FACTS, rfc3339
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values
-from .seen import Seen, completes, joined, uuid_text
+from .seen import Seen, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,9 @@ ROUNDS = Table(
 )
 
 
+_NOBODY = "{}"
+
+
 class StrandedTurns(Projection):
     """Follows each round from its question to the end of its turn."""
 
@@ -144,7 +149,7 @@ class StrandedTurns(Projection):
         match fact.name:
             case "pause.paused":
                 _pause(fact, page)
-            case "pause.answered" if not completes(fact):
+            case "pause.answered" if not fact.said.complete:
                 pass
             case "pause.answered" | "pause.lapsed" | "pause.withdrawn":
                 _end(fact, page, fact.name.removeprefix("pause."))
@@ -168,31 +173,28 @@ class StrandedTurns(Projection):
 
 
 def _pause(fact: Seen, page: Page) -> None:
-    said = fact.fields
-    lead = uuid_text(said["round"]["lead"], fact.pause)
+    said, lead = fact.said, fact.said.lead
     before = page.get(MEMBERS, fact.pause)
     unreadable = 0 if before is None else before["unreadable"]
-    axes = {"scope": fact.scope, "session_id": said["session_id"], "run_id": said["run_id"]}
+    axes = {"scope": fact.scope, "session_id": said.session_id, "run_id": said.run_id}
     page.put(MEMBERS, {
         **axes,
         "pause": fact.pause,
         "lead": lead,
-        "call_id": said["call_id"],
+        "call_id": said.call_id,
         "state": "open",
         "since": fact.at,
-        "closes_at": said["closes_at"],
+        "closes_at": said.closes_at,
         "unreadable": unreadable,
     })  # fmt: skip
     round_ = page.get(ROUNDS, lead)
     if round_ is None:
-        gated = [call for call in said["round"]["calls"] if call["pause"] is not None]
-        [lead_call] = [call["call_id"] for call in gated if call["pause"] == lead]
         round_ = {
             **axes,
             "lead": lead,
-            "call_id": lead_call,
-            "calls": len(gated),
-            "members": {},
+            "call_id": said.lead_call,
+            "calls": said.calls,
+            "members": _NOBODY,
             "phase": "waiting",
             "closes_at": None,
             "since": fact.at,
@@ -203,8 +205,9 @@ def _pause(fact: Seen, page: Page) -> None:
             "recoveries": 0,
             "unreadable": unreadable,
         }
-    member = ["open", said["closes_at"], said["on_lapse"]["action"] == "answer"]
-    _judge({**round_, "members": {**round_["members"], fact.pause: member}}, fact, page)
+    members = from_json(round_["members"])
+    members[fact.pause] = ["open", said.closes_at, said.answers]
+    _judge(round_, members, fact, page)
 
 
 def _end(fact: Seen, page: Page, state: str) -> None:
@@ -213,25 +216,28 @@ def _end(fact: Seen, page: Page, state: str) -> None:
         return
     page.put(MEMBERS, {**row, "state": state, "since": fact.at})
     round_ = page.get(ROUNDS, row["lead"])
-    if round_ is not None and fact.pause in round_["members"]:
-        _, closes_at, answers = round_["members"][fact.pause]
-        _judge({**round_, "members": {**round_["members"], fact.pause: [state, closes_at, answers]}}, fact, page)
+    members = {} if round_ is None else from_json(round_["members"])
+    if round_ is not None and fact.pause in members:
+        members[fact.pause][0] = state
+        _judge(round_, members, fact, page)
 
 
-def _judge(round_: Values, fact: Seen, page: Page) -> None:
+def _judge(round_: Values, members: dict[str, Any], fact: Seen, page: Page) -> None:
     """Say whether a round that was not handed out is ready, or from when on it is."""
-    members = round_["members"].values()
-    open_ = [closes_at for state, closes_at, _ in members if state == "open"]
-    holds = any(state == "answered" or (answers and state in ("lapsed", "open")) for state, _, answers in members)
+    ends = members.values()
+    open_ = [closes_at for state, closes_at, _ in ends if state == "open"]
+    holds = any(state == "answered" or (answers and state in ("lapsed", "open")) for state, _, answers in ends)
     whole = len(members) == round_["calls"]
     if whole and not open_ and not holds:
         page.drop(ROUNDS, round_["lead"])
-        for pause in round_["members"]:
+        for pause in members:
             page.drop(MEMBERS, pause)
         return
     ready = whole and not open_
     page.put(ROUNDS, {
         **round_,
+        # All of it is ASCII; so small an object is encoded several times as fast by this one.
+        "members": to_json(members).decode(),
         "phase": "ready" if ready else "waiting",
         "closes_at": max(open_) if whole and open_ and holds else None,
         "since": fact.at if ready else round_["since"],
@@ -240,13 +246,13 @@ def _judge(round_: Values, fact: Seen, page: Page) -> None:
 
 def _consume(fact: Seen, page: Page) -> None:
     page.drop(MEMBERS, fact.pause)
-    if fact.fields["lead"] != fact.pause:
+    if fact.said.lead != fact.pause:
         return
     round_ = page.get(ROUNDS, fact.pause)
-    if fact.fields["claim"] is None:
+    if fact.said.claim is None:
         page.drop(ROUNDS, fact.pause)
     elif round_ is not None:
-        page.put(ROUNDS, {**round_, "members": {}, "closes_at": None, **_claimed(fact)})
+        page.put(ROUNDS, {**round_, "members": _NOBODY, "closes_at": None, **_claimed(fact)})
 
 
 def _claim(fact: Seen, page: Page) -> None:
@@ -255,18 +261,18 @@ def _claim(fact: Seen, page: Page) -> None:
         return
     if fact.name == "pause.recovered":
         page.put(ROUNDS, {**round_, **_claimed(fact), "recoveries": round_["recoveries"] + 1})
-    elif fact.name == "pause.stalled" and fact.fields["fence"] == round_["fence"]:
-        page.put(ROUNDS, {**round_, "phase": "stalled", "since": fact.at, "cause": fact.fields["cause"]})
+    elif fact.name == "pause.stalled" and fact.said.fence == round_["fence"]:
+        page.put(ROUNDS, {**round_, "phase": "stalled", "since": fact.at, "cause": fact.said.cause})
 
 
 def _claimed(fact: Seen) -> Values:
-    claim = fact.fields["claim"]
-    until = datetime.fromisoformat(fact.at) + timedelta(seconds=claim["lease_seconds"])
+    fence, holder, lease_seconds = fact.said.claim
+    until = datetime.fromisoformat(fact.at) + timedelta(seconds=lease_seconds)
     return {
         "phase": "owed",
         "since": fact.at,
-        "fence": claim["fence"],
-        "holder": claim["holder"],
+        "fence": fence,
+        "holder": holder,
         "lease_until": rfc3339(until),
         "cause": None,
     }

@@ -4,8 +4,9 @@ import asyncio
 import json
 
 import pytest
-from pauseledger import Actor, LedgerTooNew, PauseRejected, Routing, Scope
+from pauseledger import Actor, LedgerTooNew, PauseRejected, Routing, Scope, StoreUnavailable
 from pauseledger.domain.facts import Answered, Consumed, Paused, Refused
+from pauseledger.infrastructure.check_views import views_faults
 from pauseledger.infrastructure.mapper import FRONT, LENGTH_BYTES, STORED, Registry
 from pauseledger.infrastructure.store import HEADER_BYTES
 from pauseledger.infrastructure.stories import SCOPE, Stage, ask, asked, axes, turn
@@ -159,6 +160,53 @@ async def test_a_long_header_is_read_whole(stage):
         assert int.from_bytes(row.state[FRONT - LENGTH_BYTES : FRONT], "big") > HEADER_BYTES
         found = await ledger.views.open_pauses.most_urgent(SCOPE, after=pause.receipt.position)
         assert [len(row.assignees) for row in found.rows] == [250]
+
+
+@pytest.mark.parametrize(("column", "aside"), [("topic", 1), ("state", 1), ("originator_id", 0)])
+async def test_a_text_that_is_none_in_the_log_holds_up_nobody(tmp_path, column, aside):
+    stage = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
+    async with stage.ledger() as ledger:
+        await pauses(ledger, 3)
+        stage.sql("DROP TRIGGER IF EXISTS stored_events_no_update")
+        stage.sql(f"UPDATE stored_events SET {column} = CAST(x'ff41' AS TEXT) WHERE rowid = 2")
+        await ledger.views.catch_up()
+        assert {(one.position, one.set_aside) for one in await ledger.views.lag()} == {(3, aside)}
+        assert len((await ledger.views.open_pauses.newest_of_all_tenants()).rows) == 3
+        await ledger.views.rebuild()
+        assert list(views_faults(ledger.views._log, views_of(ledger))) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "readable"),
+    [
+        ("session_id", "CAST(x'ff41' AS TEXT)", True),
+        ("pause", "CAST(x'ff41' AS TEXT)", False),
+        ("groups", "'[oops'", False),
+    ],
+)
+async def test_a_views_row_that_was_altered_into_none_is_told_and_a_rebuild_mends_it(tmp_path, column, value, readable):
+    stage = Stage(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
+    async with stage.ledger() as ledger:
+        await pauses(ledger, 2)
+        await ledger.views.catch_up()
+        inbox = ledger.views.open_pauses
+        whole = await inbox.newest(SCOPE)
+        stage.sql(f'UPDATE view_open_pauses_2b SET "{column}" = {value} WHERE position = 2')
+        if readable:
+            assert len((await inbox.newest(SCOPE)).rows) == 2
+        else:
+            with pytest.raises(StoreUnavailable, match="rebuild all"):
+                await inbox.newest(SCOPE)
+        [fault] = views_faults(ledger.views._log, views_of(ledger))
+        assert (fault.view, fault.position) == ("open_pauses", 2)
+        await pauses(ledger, 3)
+        await ledger.views.catch_up()
+        await ledger.views.rebuild()
+        assert [row for row in (await inbox.newest(SCOPE)).rows if row.position < 3] == list(whole.rows)
+
+
+def views_of(ledger):
+    return [(one.projection, one.rows) for one in ledger.views.runner._followers.values()]
 
 
 async def test_a_switch_flipped_is_nobodys_pause(stage):
