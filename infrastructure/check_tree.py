@@ -1,12 +1,12 @@
 """What must hold of the sealed log: each row at its leaf, each leaf in the tree, each head of this tree."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .check_streams import Fault
 from .merkle import Edge, Unproved, leaf_hash
 from .notes import Checkpoint, Verifier
-from .sealed import Leaf, SealedRows
+from .sealed import Leaf, SealedRows, Tip
 
 _BATCH = 5000
 #: So many rows that were passed over are remembered, to be found again as late leaves.
@@ -26,16 +26,26 @@ class Kept:
 class _Walk:
     """The log read beside the leaves: rows that no leaf was met for yet."""
 
-    rows: Iterator[tuple[int, bytes]]
+    log: Callable[[int], Iterator[tuple[int, bytes]]]
     top: int = 0
     count: int = 0
     passed: dict[int, bytes] = field(default_factory=dict)
     next: tuple[int, bytes] | None = None
+    _last: int = 0
+    _rows: Iterator[tuple[int, bytes]] | None = None
+
+    def go_on(self) -> None:
+        """Read on where the log ended: rows may have come since, and leaves for them."""
+        if self._rows is None:
+            self._rows = self.log(self._last)
 
     def ahead(self) -> tuple[int, bytes] | None:
-        if self.next is None:
-            self.next = next(self.rows, None)
-            self.count += self.next is not None
+        if self.next is None and self._rows is not None:
+            self.next = next(self._rows, None)
+            if self.next is None:
+                self._rows = None
+            else:
+                self.count, self._last = self.count + 1, self.next[0]
         return self.next
 
     def up_to(self, position: int) -> bytes | None:
@@ -69,17 +79,22 @@ class TreeCheck:
         """Give what does not hold, in the order of the tree."""
         heads, refused = self._heads(kept)
         yield from refused
-        walk, edge, tip = _Walk(self._log()), Edge(), self._rows.tip()
-        while leaves := self._rows.leaves(self.size, _BATCH):
-            yield from self._of_leaves(leaves, walk)
-            hashes = [leaf.hash for leaf in leaves]
-            yield from self._of_tree(edge, hashes, heads)
+        walk, edge, tip = _Walk(self._log), Edge(), Tip(0, 0)
+        while True:
+            while leaves := self._rows.leaves(self.size, _BATCH):
+                walk.go_on()
+                yield from self._of_leaves(leaves, walk)
+                yield from self._of_tree(edge, [leaf.hash for leaf in leaves], heads)
+            before, tip = tip, self._rows.tip()
+            # Somebody may be sealing beside this: where the tip has moved, there are more leaves, or it was altered.
+            if tip.size <= self.size or tip == before:
+                break
+        walk.go_on()
         yield from self._of_end(walk, tip.size, tip.position, edge)
         for _, says, by in heads:
             yield Fault("head", f"{says.size} leaves were signed ({by}), and {self.size} are here: the end is gone")
 
-    def _log(self) -> Iterator[tuple[int, bytes]]:
-        at = 0
+    def _log(self, at: int) -> Iterator[tuple[int, bytes]]:
         while found := self._rows.digests(at, _BATCH):
             yield from found
             at = found[-1][0]
@@ -151,7 +166,8 @@ class TreeCheck:
             yield Fault("tree", says, walk.top, leaf=self.size)
         for row in range(1, 8):
             for place, _ in self._rows.tiles(row, edge.size >> 8 * row, 1):
-                yield Fault("tree", f"tile {place} of row {row} has no leaves", leaf=place * 256**row)
+                if not self._rows.leaves(place * 256**row, 1):
+                    yield Fault("tree", f"tile {place} of row {row} has no leaves", leaf=place * 256**row)
         yield from (Fault("tree", "a row turned up below what was sealed, at no leaf", at) for at in walk.passed)
         while walk.ahead() is not None:
             walk.next = None

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +23,7 @@ from ..projections.rows import (
     Query,
     Rows,
     RowsRejected,
+    Still,
     Table,
     Values,
     plain,
@@ -84,6 +86,12 @@ class MemoryRows(Rows):
     def stored(self, query: Query[Any]) -> Sequence[tuple[Any, ...]]:
         """Answer with rows as a file would hold them."""
         return list(map(query.table.row_of, self.select(query)))
+
+    @contextmanager
+    def still(self) -> Iterator[Still]:
+        """Lend the live build; whoever follows waits."""
+        with self._lock:
+            yield Still(self.place(), self.stored)
 
     def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
         """Answer two questions at once."""

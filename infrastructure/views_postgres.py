@@ -25,6 +25,7 @@ from ..projections.rows import (
     Row,
     Rows,
     RowsRejected,
+    Still,
     Table,
     Values,
     ViewGone,
@@ -185,6 +186,19 @@ class PostgresRows(Rows):
     def stored(self, query: Query[Any]) -> Sequence[tuple[Any, ...]]:
         """Answer with rows as a file would hold them."""
         return self._select([query], _as_in_a_file)[0]
+
+    @contextmanager
+    def still(self) -> Iterator[Still]:
+        """Lend the live build as it stands now; a rebuild may still empty what was not read of one it replaced."""
+        with self._database.lent() as connection, connection.transaction():
+            self._say(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            place = self._place(connection)
+
+            def stored(query: Query[Any]) -> Sequence[tuple[Any, ...]]:
+                statement, values = _SQL.select(query, self._name(query.table, place.build))
+                return [_as_in_a_file(query.table, row) for row in self._say(connection, statement, values)]
+
+            yield Still(place, stored)
 
     def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
         """Answer two questions in one statement."""

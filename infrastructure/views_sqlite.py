@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..projections.rows import (
     Query,
     Rows,
     RowsRejected,
+    Still,
     Table,
     Values,
     ViewGone,
@@ -123,8 +125,17 @@ class SQLiteRows(Rows):
     def stored(self, query: Query[Any]) -> list[tuple[Any, ...]]:
         """Answer with rows as the file holds them, to hold two files against each other."""
         with self._reading() as connection:
-            statement, values = _SQL.select(query, self._live_name(connection, query.table))
-            return fetched(connection, statement, values)
+            return self._stored(connection, query)
+
+    def _stored(self, connection: sqlite3.Connection, query: Query[Any]) -> list[tuple[Any, ...]]:
+        statement, values = _SQL.select(query, self._live_name(connection, query.table))
+        return fetched(connection, statement, values)
+
+    @contextmanager
+    def still(self) -> Iterator[Still]:
+        """Lend the live build as it stands now."""
+        with self._reading() as connection:
+            yield Still(self._place(connection), partial(self._stored, connection))
 
     def select_both(self, one: Query[Any], other: Query[Any]) -> tuple[list[Values], list[Values]]:
         """Answer two questions of one snapshot."""

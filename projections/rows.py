@@ -4,6 +4,7 @@ import json
 import types
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import lru_cache
@@ -323,6 +324,18 @@ def _change(table: Table[Any], sheet: _Sheet) -> Change:
     return Change(gone, [*map(table.row_of, come), *sheet.added])
 
 
+@dataclass(frozen=True)
+class Still:
+    """A view as it stood at one moment.
+
+    Attributes:
+        stored: Answers as `Rows.stored` does.
+    """
+
+    place: Place
+    stored: Callable[[Query[Any]], Sequence[tuple[Any, ...]]]
+
+
 class Rows(TrackingRecorder):
     """Where the rows of one view are kept; every method blocks. A write moves the position along, or neither happens.
 
@@ -367,6 +380,10 @@ class Rows(TrackingRecorder):
 
         Columns stand in their order, and are spelled alike by every store; what was altered may be of any type.
         """
+
+    @abstractmethod
+    def still(self) -> AbstractContextManager[Still]:
+        """Lend the live build as it stands now; whoever follows goes on meanwhile."""
 
     @abstractmethod
     def select_both(self, one: Query[R], other: Query[R]) -> tuple[list[Values], list[Values]]:
