@@ -63,7 +63,7 @@ class SQLiteRows(Rows):
         own: Whether the file is the views' own, to be closed with them.
     """
 
-    index_by = 500_000
+    index_by = 1_000_000
 
     def __init__(self, file: SQLiteRecorder, projection: Projection, *, own: bool = False) -> None:
         self._file = file
