@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import resource
 import statistics
 import tempfile
 import time
@@ -77,11 +78,18 @@ def fill(recorder, facts: int) -> None:
         recorder.insert_events(rows)
 
 
+def of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @contextlib.contextmanager
 def timed(name: str, count: int, told: dict) -> Iterator[None]:
-    wall, spent = time.perf_counter(), time.process_time()
+    wall, spent, others = time.perf_counter(), time.process_time(), of_children()
     yield
-    wall, spent = time.perf_counter() - wall, time.process_time() - spent
+    wall = time.perf_counter() - wall
+    # Of two processes that go on side by side, the slower one is waited for.
+    spent = max(time.process_time() - spent, of_children() - others)
     told[name] = {
         "a_second": round(count / wall),
         "a_processor_second": round(count / spent),
@@ -108,7 +116,7 @@ def of_store(recorder, url: str, facts: int, name: str, told: dict) -> None:
     Runner(log, views).catch_up(3600)
     with timed(f"{name} views alone", facts, told):
         assert list(views_faults(log, views)) == []
-    # As `pauseledger check` does it; what the other process spends is not in this one's processor time.
+    # As `pauseledger check` does it, the views in a process of their own.
     with timed(f"{name} checked with views", facts, told):
         checked = check_ledger(recorder, Opening.of(url, LedgerSettings()), keys=[signer.verifier])
     assert checked.found == 0, checked.faults[:3]
