@@ -60,8 +60,9 @@ def test_an_interrupt_ends_both_processes(stage):
         "import sys; from pauseledger.infrastructure import checking, check_apart, cli\n"
         "checking.WORTH = 0\n"
         "def never(*_):\n"
-        "    print('waiting', flush=True)\n"
-        "    import time; time.sleep(60); yield\n"
+        "    import multiprocessing, time\n"
+        "    print(multiprocessing.active_children()[0].pid, flush=True)\n"
+        "    time.sleep(60); yield\n"
         "if __name__ == '__main__':\n"
         "    check_apart._waiting = never\n"
         "    cli.main(['check', '--json', '--store', sys.argv[1], '--keys-dir', sys.argv[2]])\n"
@@ -71,12 +72,19 @@ def test_an_interrupt_ends_both_processes(stage):
     running = subprocess.Popen(
         [sys.executable, str(path), stage.url, str(stage.keys)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert running.stdout.readline() == b"waiting\n"
-    children = subprocess.run(["pgrep", "-P", str(running.pid)], check=True, capture_output=True, text=True).stdout
+    child = int(running.stdout.readline())
     running.send_signal(signal.SIGINT)
     said, complained = running.communicate(timeout=20)
     assert (running.returncode, json.loads(said)["outcome"], complained) == (130, "interrupted", b"")
     deadline = time.monotonic() + 5
-    while any(os.path.exists(f"/proc/{pid}") for pid in children.split()) and time.monotonic() < deadline:
+    while is_there(child) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in children.split())
+    assert not is_there(child)
+
+
+def is_there(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
