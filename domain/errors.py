@@ -516,14 +516,18 @@ class StoreUnavailable(LedgerError):
     Attributes:
         outcome: `not_started` when nothing was written for certain, `unknown` when the commit may have
             happened; then the same call (or attempt_key) tells.
+        reached: False where no connection was to be had, so that whoever else asks at that moment hears the same.
     """
 
-    def __init__(self, says: str, *, outcome: Literal["not_started", "unknown"] = "not_started") -> None:
+    def __init__(
+        self, says: str, *, outcome: Literal["not_started", "unknown"] = "not_started", reached: bool = True
+    ) -> None:
         after = (
             "nothing was written" if outcome == "not_started" else "it may have been written; repeat the call to learn"
         )
         super().__init__(f"{says} ({after})")
         self.outcome: Literal["not_started", "unknown"] = outcome
+        self.reached = reached
 
 
 class TransactionStale(StoreUnavailable):

@@ -25,12 +25,7 @@ def rehydrate(outcome: ResumeOutcome) -> tuple[Entry, ...]:
     Raises:
         InteractionConfigurationError: the outcome holds no turn, for it was redeemed without `require_turn`.
     """
-    # Proved before the pause is consumed, and asked for right after: of the same outcome it is the same.
-    known: dict[str, Any] = outcome.__dict__
-    if "_history" not in known:
-        known["_history"] = fold(outcome, {})
-    history: tuple[Entry, ...] = known["_history"]
-    return history
+    return fold(outcome, {})
 
 
 def fold(outcome: ResumeOutcome, results: Mapping[str, Result]) -> tuple[Entry, ...]:

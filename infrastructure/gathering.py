@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from eventsourcing.persistence import IntegrityError, StoredEvent
 
+from ..domain.errors import StoreUnavailable
 from .pauses import Appended, Streams
-from .store import Contended, Snapshot, VaultRow
+from .raising import anew
+from .store import Snapshot, VaultRow
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -18,17 +21,14 @@ R = TypeVar("R")
 LANES = 2
 #: Nobody waits longer for one of them to end (seconds): it may be waiting for somebody else's transaction.
 PATIENCE = 0.05
-#: So many calls go together at most.
-TOGETHER = 64
+#: So many appends go together at most, and so many loads: a turn that is read may have 4 MiB.
+APPENDS, LOADS = 64, 16
 #: Appends of more bytes than this go alone.
 LIGHT = 64 * 1024
 
-#: A call that waits for others to go with, and where its caller waits.
-Waiting = tuple[A, asyncio.Future[R]]
-
 
 class Apart(Exception):
-    """Nothing was done of what went together: each has to be tried alone."""
+    """Nothing was done of what went together, or nothing that could not be done again: each is tried alone."""
 
 
 class Gathering(Generic[A, R]):
@@ -38,18 +38,25 @@ class Gathering(Generic[A, R]):
 
     Args:
         one: Makes one call.
-        many: Makes several, and gives what each comes to; raises `Apart` where none was made, and each may be alone.
+        many: Makes several, and gives what each comes to; raises `Apart` where each has to be tried alone.
         lanes: So many are under way at once.
+        most: So many go together.
     """
 
     def __init__(
-        self, one: Callable[[A], Awaitable[R]], many: Callable[[Sequence[A]], Awaitable[Sequence[R]]], lanes: int
+        self,
+        one: Callable[[A], Awaitable[R]],
+        many: Callable[[Sequence[A]], Awaitable[Sequence[R]]],
+        *,
+        lanes: int,
+        most: int,
     ) -> None:
         self._one = one
         self._many = many
         self._lanes = lanes
+        self._most = most
         self._busy = 0
-        self._waiting: list[Waiting[A, R]] = []
+        self._waiting: dict[asyncio.Future[R], A] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,75 +78,81 @@ class Gathering(Generic[A, R]):
     async def _with_others(self, asked: A) -> R:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((asked, answer))
+        self._waiting[answer] = asked
         if self._timer is None:
-            self._timer = loop.call_later(PATIENCE, self._go)
-        return await answer
+            self._timer = loop.call_later(PATIENCE, self._overdue)
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(answer, None)
 
     def _freed(self) -> None:
         self._busy -= 1
-        if self._waiting and self._busy < self._lanes:
+        while self._waiting and self._busy < self._lanes:
+            self._go()
+        if not self._waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _overdue(self) -> None:
+        self._timer = None
+        while self._waiting:
             self._go()
 
     def _go(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        going, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
-        if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._go)
-        wanted = [(asked, answer) for asked, answer in going if not answer.done()]
+        going = list(islice(self._waiting.items(), self._most))
+        for answer, _ in going:
+            del self._waiting[answer]
+        wanted = [(answer, asked) for answer, asked in going if not answer.done()]
         if wanted:
             self._busy += 1
             self._start(self._together(wanted))
-        elif self._waiting and self._busy < self._lanes:
-            self._go()
 
     def _start(self, made: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(made)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _together(self, wanted: Sequence[Waiting[A, R]]) -> None:
+    async def _together(self, wanted: Sequence[tuple[asyncio.Future[R], A]]) -> None:
         try:
-            answers = await self._many([asked for asked, _ in wanted])
+            found = await self._many([asked for _, asked in wanted])
         except Apart:
             # None of them holds a lane: one may wait long for somebody else's transaction.
-            for one in wanted:
-                self._start(self._alone(one))
+            for answer, asked in wanted:
+                self._start(self._alone(answer, asked))
         except asyncio.CancelledError:
-            for _, answer in wanted:
+            for answer, _ in wanted:
                 answer.cancel()
             raise
         except Exception as failed:  # noqa: BLE001 - each of those who wait is told
-            for _, answer in wanted:
+            for answer, _ in wanted:
                 _fail(answer, failed)
         else:
-            for (_, answer), found in zip(wanted, answers, strict=True):
-                if not answer.done():
-                    answer.set_result(found)
+            for (answer, _), one in zip(wanted, found, strict=True):
+                _end(answer, one)
         finally:
             self._freed()
 
-    async def _alone(self, one: Waiting[A, R]) -> None:
-        asked, answer = one
+    async def _alone(self, answer: "asyncio.Future[R]", asked: A) -> None:
         if answer.done():
             return
         try:
-            found = await self._one(asked)
+            _end(answer, await self._one(asked))
         except asyncio.CancelledError:
             answer.cancel()
             raise
         except Exception as failed:  # noqa: BLE001 - whoever waits is told
             _fail(answer, failed)
-        else:
-            if not answer.done():
-                answer.set_result(found)
+
+
+def _end(answer: "asyncio.Future[R]", found: R) -> None:
+    if not answer.done():
+        answer.set_result(found)
 
 
 def _fail(answer: "asyncio.Future[R]", failed: Exception) -> None:
     if not answer.done():
-        answer.set_exception(failed)
+        answer.set_exception(anew(failed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +166,8 @@ class GatheredStreams:
     """The `Streams` port over another one: loads and appends of many pauses go together where many come at once.
 
     Appends that went together are one transaction, so that one that cannot be written takes the others along: then
-    nothing was, and each is tried alone. None waits there for another process's transaction for long.
+    nothing was, and each is tried alone. None waits there for another process's transaction for long. Loads that
+    failed together are tried alone as well, so that a row which cannot be read is told to whoever asked for it.
 
     Args:
         lanes: So many loads, and as many appends, are under way at once before others are gathered.
@@ -161,8 +175,8 @@ class GatheredStreams:
 
     def __init__(self, streams: Streams, lanes: int = LANES) -> None:
         self._streams = streams
-        self._loads = Gathering[Sequence[UUID], Snapshot](streams.load, self._load_all, lanes)
-        self._appends = Gathering[_Append, Appended](self._append_one, self._append_all, lanes)
+        self._loads = Gathering[Sequence[UUID], Snapshot](streams.load, self._load_all, lanes=lanes, most=LOADS)
+        self._appends = Gathering[_Append, Appended](self._append_one, self._append_all, lanes=lanes, most=APPENDS)
         self.newest = streams.newest
         self.renew = streams.renew
         self.vault = streams.vault
@@ -186,7 +200,13 @@ class GatheredStreams:
         await self._appends.ended()
 
     async def _load_all(self, asked: Sequence[Sequence[UUID]]) -> Sequence[Snapshot]:
-        found = await self._streams.load(list({stream for streams in asked for stream in streams}))
+        try:
+            found = await self._streams.load(list({stream for streams in asked for stream in streams}))
+        except Exception as failed:
+            if isinstance(failed, StoreUnavailable) and not failed.reached:
+                raise
+            # It may be one pause's row, and reading once more harms nobody.
+            raise Apart from None
         return [found.of(streams) for streams in asked]
 
     async def _append_one(self, asked: _Append) -> Appended:
@@ -198,7 +218,11 @@ class GatheredStreams:
         mints = any(one.mints for one in asked)
         try:
             appended = await self._streams.append(rows, mints=mints, keys=keys, briefly=len(asked) > 1)
-        except (IntegrityError, Contended):
+        except IntegrityError:
+            raise Apart from None
+        except StoreUnavailable as failed:
+            if failed.outcome == "unknown" or not failed.reached:
+                raise
             raise Apart from None
         positions = iter(appended.positions)
         return [Appended([next(positions) for _ in one.rows], appended.epoch) for one in asked]

@@ -33,6 +33,7 @@ from .clock import StoreClock
 from .executor import Executor
 from .keys import KeyRing
 from .mapper import NO_KEYS, NO_PREDECESSOR, FactMapper, Registry, stored_digest
+from .raising import anew
 from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict, VaultRow
 from .vault import SEALED, DataKey, Sealing, Vault
 
@@ -40,6 +41,10 @@ T = TypeVar("T")
 
 #: More bytes than this are packed, digested or proved beside the event loop.
 LONG = 256 * 1024
+#: Whoever finds a pause that somebody here is just writing to waits so long for that (seconds).
+BRIEFLY = 0.2
+#: A pause is read so many times at most while others here write to it.
+REREADS = 3
 #: Of so many streams that were written here the end is remembered, so that the store need not be asked for it.
 REMEMBERED = 1024
 
@@ -64,7 +69,7 @@ class Streams(Protocol):
     ) -> Appended:
         """Append rows, and new keys, all or none; the ledger's epoch is told where tokens are minted next.
 
-        `briefly`: rather than wait long for somebody else's transaction, write nothing and raise `Contended`.
+        `briefly`: rather than wait long for somebody else's transaction, write nothing and raise StoreUnavailable.
         """
         ...
 
@@ -113,12 +118,12 @@ class ThreadedStreams:
 
     def _append(self, rows: Sequence[StoredEvent], mints: bool, keys: Sequence[VaultRow]) -> Appended:
         positions = self._recorder.insert_events(rows, keys=keys)
-        if not mints:
-            return Appended(positions, None)
-        try:
-            return Appended(positions, self._recorder.epoch())
-        except StoreUnavailable as gone:
-            raise StoreUnavailable("stored, and no token can be minted for it yet", outcome="unknown") from gone
+        epoch: int | None = None
+        if mints:
+            # Whoever mints says what it means where it cannot be read: what was appended stands.
+            with suppress(StoreUnavailable):
+                epoch = self._recorder.epoch()
+        return Appended(positions, epoch)
 
     async def newest(self, stream: UUID) -> StoredEvent | None:
         """Read the newest row of a stream."""
@@ -220,16 +225,16 @@ class EventSourcedPauses:
         """Bring a pause and its round back, every row held against the chain.
 
         Of many that ask for one pause at once, all who asked before a read began share what it finds. Whoever finds
-        that somebody here is just writing what comes next waits for that, and looks again: judged by what it found, it
-        would only lose.
+        that somebody here is just writing what comes next waits for that, briefly, and looks again: judged by what it
+        found, it would only lose, and be judged once more.
         """
         self.stay()
-        while True:
-            found = await self._shared(pause_id)
-            ahead = self._ahead_of(found, pause_id)
-            if ahead is None:
-                return found
-            await asyncio.wait([ahead])
+        found = await self._shared(pause_id)
+        ahead = self._ahead_of(found, pause_id)
+        if ahead is None:
+            return found
+        written, _ = await asyncio.wait([ahead], timeout=BRIEFLY)
+        return await self._shared(pause_id) if written else found
 
     def _ahead_of(self, found: Found, pause_id: UUID) -> "asyncio.Future[None] | None":
         if not self._appending or found.round is None:
@@ -242,11 +247,14 @@ class EventSourcedPauses:
         reading.askers += 1
         try:
             async with reading.lock:
-                # What was read before somebody here wrote is told to nobody any more.
-                while reading.found is None or reading.found[0] < wanted or reading.written:
-                    reading.begun, reading.written = reading.begun + 1, False
-                    reading.found = (reading.begun, await self._find(pause_id))
-                return reading.found[1]
+                # What was read before somebody here wrote is told only where they write without end.
+                for _ in range(REREADS):
+                    if reading.answers(wanted):
+                        break
+                    reading.begun, written = reading.begun + 1, reading.written
+                    reading.found = (reading.begun, written, await self._find(pause_id))
+                assert reading.found is not None  # noqa: S101 - it was just read
+                return reading.found[2]
         finally:
             reading.askers -= 1
             if not reading.askers:
@@ -298,7 +306,7 @@ class EventSourcedPauses:
             for place in places:
                 self._appending.pop(place, None)
                 if place[0] in self._reading:
-                    self._reading[place[0]].written = True
+                    self._reading[place[0]].written += 1
         return appended
 
     def stay(self) -> None:
@@ -356,6 +364,8 @@ class EventSourcedPauses:
         self.vault.keep(sealing)
         if appended.epoch is not None:
             self._epoch = appended.epoch
+        elif mints:
+            raise StoreUnavailable("stored, and no token can be minted for it yet", outcome="unknown")
         return tuple(
             restated(fact, {"row_digest": digest, "position": position})
             for fact, (_, digest), position in zip(facts, rows, appended.positions, strict=True)
@@ -573,13 +583,20 @@ class Written:
 
 @dataclass(slots=True)
 class _Reading:
-    """The reads of one pause: how many began, what the last one found, how many wait, and whether somebody wrote."""
+    """The reads of one pause: how many began, how many appends ended here, what the last read found, how many wait.
+
+    What was found stands behind the number of its read and how many appends had ended when that began.
+    """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     begun: int = 0
-    written: bool = False
-    found: tuple[int, Found] | None = None
+    written: int = 0
+    found: tuple[int, int, Found] | None = None
     askers: int = 0
+
+    def answers(self, wanted: int) -> bool:
+        """Tell whether what was found began late enough, and nobody here wrote since."""
+        return self.found is not None and self.found[0] >= wanted and self.found[1] == self.written
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,7 +613,7 @@ class _Refusal:
 
     def fail(self, failed: Exception) -> None:
         if not self.written.done():
-            self.written.set_exception(failed)
+            self.written.set_exception(anew(failed))
 
 
 @dataclass(slots=True)

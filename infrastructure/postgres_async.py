@@ -27,10 +27,7 @@ from .postgres_database import (
     loading,
     silent,
 )
-from .store import Contended, Snapshot, VaultRow, place
-
-#: What the server says where somebody else's transaction was in the way: lock_not_available, deadlock_detected.
-_IN_THE_WAY = {"55P03", "40P01"}
+from .store import Snapshot, VaultRow, place
 
 
 class _Connection(psycopg.AsyncConnection[Row]):
@@ -107,7 +104,8 @@ class PostgresStreams:
         try:
             return await self._execute(statement, values)
         except ConnectionLost:
-            raise StoreUnavailable("PostgreSQL broke the connection, twice", outcome=outcome) from None
+            says = "PostgreSQL broke the connection, twice"
+            raise StoreUnavailable(says, outcome=outcome, reached=False) from None
 
     async def _execute(self, statement: str, values: Values, *, rows: Sequence[StoredEvent] = ()) -> list[Row]:
         pool, connection = await self._connection()
@@ -121,15 +119,14 @@ class PostgresStreams:
         except psycopg.Error as error:
             if loop.time() >= silence.when():
                 raise ConnectionLost(UNHEARD, outcome="unknown") from None
-            told = self._database.told(error, broken=connection.closed, rows=rows)
-            raise (Contended(str(told)) if error.sqlstate in _IN_THE_WAY else told) from None
+            raise self._database.told(error, broken=connection.closed, rows=rows) from None
         finally:
             silence.cancel()
             await pool.putconn(connection)
 
     async def _connection(self) -> tuple[AsyncConnectionPool[_Connection], _Connection]:
         if self._closed:
-            raise StoreUnavailable("the ledger is closed; open it again")
+            raise StoreUnavailable("the ledger is closed; open it again", reached=False)
         pool = self._pool
         if pool is None:
             pool = self._pool = AsyncConnectionPool(connection_class=_Connection, **self._database.of_pools)
@@ -139,9 +136,10 @@ class PostgresStreams:
                 await pool.open()
             return pool, await self._living(pool)
         except PoolTimeout:
-            raise StoreUnavailable(self._database.no_connection) from None
+            raise StoreUnavailable(self._database.no_connection, reached=False) from None
         except psycopg.OperationalError as error:
-            raise StoreUnavailable(f"PostgreSQL gave no connection: {type(error).__name__}") from None
+            says = f"PostgreSQL gave no connection: {type(error).__name__}"
+            raise StoreUnavailable(says, reached=False) from None
 
     async def _living(self, pool: AsyncConnectionPool[_Connection]) -> _Connection:
         # The pool's own check pauses for seconds between dead connections; after a restart all of them are.

@@ -200,13 +200,18 @@ class SQLiteRecorder(LedgerRecorder):
             )
             leases = connection.execute(f"SELECT pause, fence, until FROM lease WHERE pause {among}", asked)  # noqa: S608 - constants
             keys = fetched(connection, _KEYS_OF, asked)
-            return Snapshot(
-                rows=_notifications(rows),
-                leases={UUID(pause): Lease(fence, _time(until)) for pause, fence, until in leases},
-                epoch=epoch,
-                now=datetime.now(UTC),
-                keys=_vault_rows(keys),
-            )
+            try:
+                return Snapshot(
+                    rows=_notifications(rows),
+                    leases={UUID(pause): Lease(fence, _time(until)) for pause, fence, until in leases},
+                    epoch=epoch,
+                    now=datetime.now(UTC),
+                    keys=_vault_rows(keys),
+                )
+            except (OverflowError, TypeError, ValueError):
+                pass
+        # Raised out here, so that no traceback drags along what the row holds.
+        raise StoreUnavailable("a lease, or a row of the vault, is not what was written; see `pauseledger check`")
 
     def headers(self, gt: int, limit: int) -> Sequence[Front]:
         """Read the log after position `gt`, of each state `HEADER_BYTES` at most."""

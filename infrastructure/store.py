@@ -52,10 +52,6 @@ class StreamConflict(IntegrityError):
     """The stream's own key (originator_id, originator_version) is taken. No other constraint comes as this."""
 
 
-class Contended(StoreUnavailable):
-    """Somebody else's transaction was in the way of an append that waits only briefly; nothing was written."""
-
-
 @dataclass(frozen=True)
 class LedgerIdentity:
     """What was drawn once when the ledger was made. The key never leaves the store and this process.

@@ -10,7 +10,7 @@ import pytest
 from eventsourcing.persistence import IntegrityError
 from pauseledger.domain.errors import StoreUnavailable
 from pauseledger.infrastructure.executor import Executor
-from pauseledger.infrastructure.gathering import LIGHT, PATIENCE, TOGETHER, Apart, GatheredStreams, Gathering
+from pauseledger.infrastructure.gathering import LIGHT, PATIENCE, Apart, GatheredStreams, Gathering
 from pauseledger.infrastructure.pauses import ThreadedStreams
 from pauseledger.infrastructure.postgres import PostgresRecorder
 from pauseledger.infrastructure.postgres_async import PostgresStreams
@@ -19,7 +19,7 @@ from pauseledger.infrastructure.store import StreamConflict, VaultRow
 from pauseledger.infrastructure.stories import ANSWER, Stage, asked, axes
 from pauseledger.infrastructure.testing import refused, row
 
-MANY = 40
+MANY, MOST = 40, 8
 
 
 class Doubling:
@@ -27,7 +27,7 @@ class Doubling:
 
     def __init__(self, lanes=1):
         self.calls, self.open, self.failing = [], asyncio.Event(), None
-        self.gathering = Gathering(self.one, self.many, lanes)
+        self.gathering = Gathering(self.one, self.many, lanes=lanes, most=MOST)
 
     async def one(self, number):
         self.calls.append(number)
@@ -60,10 +60,10 @@ async def test_who_comes_while_others_are_under_way_goes_with_the_next():
 
 async def test_no_more_go_together_than_may():
     doubling = Doubling()
-    tasks = await doubling.begun(*range(2 * TOGETHER + 2))
+    tasks = await doubling.begun(*range(2 * MOST + 2))
     doubling.open.set()
-    assert await asyncio.gather(*tasks) == [2 * number for number in range(2 * TOGETHER + 2)]
-    assert [len(call) for call in doubling.calls[1:]] == [TOGETHER, TOGETHER, 1]
+    assert await asyncio.gather(*tasks) == [2 * number for number in range(2 * MOST + 2)]
+    assert [len(call) for call in doubling.calls[1:]] == [MOST, MOST, 1]
 
 
 async def test_nobody_waits_for_long_behind_one_that_does_not_end():
@@ -84,6 +84,21 @@ async def test_who_is_cancelled_while_waiting_is_left_out_and_others_go_on():
     doubling.open.set()
     assert (await first, await last) == (2, 6)
     assert doubling.calls == [1, [3]]
+
+
+async def test_thousands_who_are_gone_keep_nobody_waiting():
+    doubling = Doubling()
+    first, *gone = await doubling.begun(*range(5000))
+    for task in gone:
+        task.cancel()
+    await asyncio.sleep(0)
+    [last] = await doubling.begun(7)
+    await asyncio.sleep(0)
+    assert len(doubling.gathering._waiting) == 1
+    await asyncio.sleep(2 * PATIENCE)
+    assert doubling.calls == [0, [7]]
+    doubling.open.set()
+    assert (await first, await last) == (0, 14)
 
 
 async def test_where_all_who_waited_are_gone_the_next_goes_at_once():
@@ -107,14 +122,16 @@ async def test_who_is_cancelled_under_way_leaves_the_others_their_answers():
     assert (await first, await last) == (2, 6)
 
 
-async def test_what_fails_is_told_to_all_who_went():
+async def test_what_fails_is_told_to_all_who_went_and_each_raises_its_own():
     doubling = Doubling()
     first, *tasks = await doubling.begun(1, 2, 3)
     doubling.failing = StoreUnavailable("gone", outcome="unknown")
     doubling.open.set()
     await first
-    told = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [one.outcome for one in told] == ["unknown", "unknown"]
+    one, other = await asyncio.gather(*tasks, return_exceptions=True)
+    assert (one.outcome, str(one)) == (other.outcome, str(other)) == ("unknown", str(doubling.failing))
+    assert one is not other
+    assert doubling.failing not in (one, other)
     doubling.failing = None
     assert await doubling.gathering(4) == 8
 
@@ -194,7 +211,7 @@ async def test_many_appends_at_once_are_few_statements_and_each_hears_its_own_pl
     assert len(streams.appends) == 2
     assert {one.epoch for one in appended} == {(await streams.load([])).epoch}
     found = await asyncio.gather(*[streams.load([one]) for one in ids])
-    assert len(streams.loads) <= 3
+    assert len(streams.loads) <= 5
     for one, told, snapshot in zip(ids, appended, found, strict=True):
         assert [(event.originator_id, event.state) for event in snapshot.rows] == [(one, one.bytes)] * len(rows[one])
         assert [event.id for event in snapshot.rows] == list(told.positions)
@@ -213,6 +230,36 @@ async def test_one_that_cannot_be_written_takes_no_other_along(store):
     assert type(told[30]) is IntegrityError
     assert [type(one).__name__ for at, one in enumerate(told) if at not in (7, 30)] == ["Appended"] * (MANY - 2)
     assert count() == MANY - 1
+
+
+async def test_a_row_that_cannot_be_read_is_told_to_whoever_asked_for_it(store):
+    streams, _ = store
+    ids = [uuid4() for _ in range(10)]
+    load = streams._streams.load
+
+    async def failing(asked_for):
+        if ids[4] in asked_for:
+            raise OverflowError
+        return await load(asked_for)
+
+    streams._streams.load = streams._loads._one = failing
+    told = await asyncio.gather(*[streams.load([one]) for one in ids], return_exceptions=True)
+    assert [type(one).__name__ for one in told] == ["Snapshot"] * 4 + ["OverflowError"] + ["Snapshot"] * 5
+
+
+async def test_where_there_is_no_store_nobody_tries_twice(store):
+    streams, _ = store
+    tried = []
+
+    async def gone(asked_for):
+        tried.append(len(asked_for))
+        await asyncio.sleep(0)
+        raise StoreUnavailable("no connection", reached=False)
+
+    streams._streams.load = streams._loads._one = gone
+    told = await asyncio.gather(*[streams.load([uuid4()]) for _ in range(10)], return_exceptions=True)
+    assert {type(one) for one in told} == {StoreUnavailable}
+    assert tried == [1, 9]
 
 
 async def test_what_is_large_goes_alone(store):

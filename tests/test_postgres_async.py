@@ -363,6 +363,18 @@ async def test_of_many_that_redeem_one_token_at_once_each_loser_is_judged_once(l
     assert 2 <= asked_for.count("load one") < 8, asked_for
 
 
+async def test_a_read_does_not_wait_for_a_writer_that_waits_for_somebody_else(ledger, owner):
+    question = await asked(ledger)
+    with owner.transaction(force_rollback=True):
+        owner.execute(INSERT, (question.pause_id, 2))
+        redeeming = asyncio.ensure_future(question.redeem(ANSWER))
+        while not ledger.pauses._appending:
+            await asyncio.sleep(0.01)
+        found = await ledger.pauses.find(question.pause_id)
+        assert (found.round.lead.version, redeeming.done()) == (1, False)
+    assert (await redeeming).fence == 1
+
+
 async def test_many_that_find_one_pause_at_once_share_reads_that_began_after_they_asked(ledger, asked_for):
     question = await asked(ledger)
     asked_for.clear()
