@@ -11,12 +11,13 @@ from multiprocessing.connection import Connection, wait
 from threading import Thread
 from typing import Any
 
-from ..domain.errors import InteractionConfigurationError, LedgerError, StoreUnavailable
+from ..domain.errors import LedgerError, StoreUnavailable
 from ..projections import PROJECTIONS
 from .check_streams import Fault
 from .check_views import views_faults
 from .headers import Log
 from .mapper import FactMapper
+from .raising import parts, whole
 from .settings import LedgerSettings
 from .views import rows_of
 from .wiring import open_recorder, open_views
@@ -71,7 +72,7 @@ def comparing(opening: Opening, progress: Progress | None = None) -> Iterator[It
 
     Raises (what is lent):
         StoreUnavailable: the store could not speak, or somebody ended the process.
-        InteractionConfigurationError: the database role lacks the right.
+        LedgerError: what else the comparison raised, as it was raised there.
     """
     # Neither this process's connections nor its locks are carried over.
     context = get_context("spawn")
@@ -93,13 +94,14 @@ def _waiting(told: Connection, reached: Any, progress: Progress | None) -> Itera
         while not told.poll(_TELL):
             if progress is not None:
                 progress(*reached)
-        faults, error, says = told.recv()
-    except EOFError:
+        faults, failed = told.recv()
+    except (EOFError, OSError):
+        # The one where it ended before it spoke, the other in the middle of a word.
         raise StoreUnavailable(
             "the process that compared the views was ended; check again, or with --no-views"
         ) from None
-    if error is not None:
-        raise error(says)
+    if failed is not None:
+        raise whole(*failed)
     yield from faults
 
 
@@ -113,11 +115,9 @@ def _work(telling: Connection, reached: Any, opening: Opening) -> None:
 
     try:
         with seldom_collected():
-            telling.send((opening.faults(progress), None, ""))
-    except InteractionConfigurationError as error:
-        telling.send(([], InteractionConfigurationError, str(error)))
+            telling.send((opening.faults(progress), None))
     except LedgerError as error:
-        telling.send(([], StoreUnavailable, str(error)))
+        telling.send(([], parts(error)))
 
 
 def _end_with_parent() -> None:

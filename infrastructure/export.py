@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 import time
 import zipfile
@@ -54,7 +55,7 @@ _COLUMNS = (
 _INSIDE, _TIME = "evidence", (1980, 1, 1, 0, 0, 0)
 _SUMS = "SHA256SUMS"
 #: Where a bundle is made, beside its place; and how long that may take to be held by whoever makes it (seconds).
-_ASIDE, _BEGINNING = ".export-", 60.0
+_ASIDE, _MARK, _BEGINNING = ".export-", "of-pauseledger", 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +407,7 @@ def _placed(out: Path) -> Iterator[Path]:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out.parent)
         aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=out.parent))
-        at_work = _held(aside)
+        at_work = _held(aside, begins=True)
     except OSError as failed:
         raise InteractionConfigurationError(f"cannot write beside {out}: {failed.strerror}") from None
     try:
@@ -440,12 +441,21 @@ def _put(made: Path, out: Path) -> None:
         made.rename(out)
 
 
-def _held(aside: Path) -> int | None:
-    """Hold a folder for as long as this process lives; None where it is taken, or where that cannot be told."""
+def _held(aside: Path, *, begins: bool) -> int | None:
+    """Hold a folder of ours for as long as this process lives; None where it is taken, or not known to be ours.
+
+    What shows that it is: a file in it that names this package, machine and user. Locks of other machines may not
+    reach here.
+    """
     if fcntl is None:
         return None
-    descriptor = os.open(aside, os.O_RDONLY | os.O_CLOEXEC)
+    mine = f"pauseledger export on {socket.gethostname()} as {os.getuid()}\n".encode()
+    descriptor = os.open(aside / _MARK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if begins else 0), 0o600)
     try:
+        if begins:
+            os.write(descriptor, mine)
+        elif os.pread(descriptor, len(mine) + 1, 0) != mine:
+            raise PermissionError
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
@@ -454,12 +464,12 @@ def _held(aside: Path) -> int | None:
 
 
 def _remove_abandoned(beside: Path) -> None:
-    """Remove what exports left that were killed. One that has just begun may not hold its folder yet."""
+    """Remove what exports of ours left that were killed. One that has just begun may not hold its folder yet."""
     for aside in beside.glob(f"{_ASIDE}*"):
         with suppress(OSError):
             if time.time() - aside.stat().st_mtime < _BEGINNING:
                 continue
-            free = _held(aside)
+            free = _held(aside, begins=False)
             if free is not None:
                 shutil.rmtree(aside, ignore_errors=True)
                 os.close(free)

@@ -1,8 +1,24 @@
-"""One error that several are told: each raises its own."""
+"""One error that several are told, or another process: each raises its own."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 E = TypeVar("E", bound=BaseException)
+
+#: What an error is made of, where it can be sent: its class, its arguments as it keeps them, and what stands in it.
+Parts = tuple[type[E], tuple[Any, ...], dict[str, Any]]
+
+
+def parts(error: E) -> Parts[E]:
+    """Take an error apart."""
+    return type(error), error.args, error.__dict__
+
+
+def whole(kind: type[E], args: tuple[Any, ...], state: dict[str, Any]) -> E:
+    """Put an error together, past its constructor, whose arguments may be others."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    error.__suppress_context__ = True
+    return error
 
 
 def anew(error: E) -> E:
@@ -10,7 +26,4 @@ def anew(error: E) -> E:
 
     Raised in several tasks, one and the same would collect the frames of all, and show one caller what another holds.
     """
-    fresh = type(error).__new__(type(error), *error.args)
-    fresh.__dict__.update(error.__dict__)
-    fresh.__suppress_context__ = True
-    return fresh
+    return whole(*parts(error))

@@ -12,8 +12,8 @@ import time
 from contextlib import closing
 
 import pytest
-from pauseledger import LedgerSettings, StoreUnavailable
-from pauseledger.infrastructure.check_apart import Opening, comparing
+from pauseledger import LedgerSettings, LedgerTooNew, StoreUnavailable
+from pauseledger.infrastructure.check_apart import Opening, _waiting, comparing
 from pauseledger.infrastructure.checking import check_ledger
 from pauseledger.infrastructure.stories import Stage, asked
 from pauseledger.infrastructure.wiring import open_recorder
@@ -53,6 +53,21 @@ def test_an_error_and_an_end_come_through(stage, tmp_path):
         with pytest.raises(StoreUnavailable, match="was ended"):
             list(faults)
     assert multiprocessing.active_children() == []
+
+
+def test_an_error_is_of_the_same_kind_as_there(stage):
+    with closing(sqlite3.connect(stage.url[10:])) as connection, connection:
+        connection.execute("UPDATE ledger SET schema_revision = 99")
+    with comparing(Opening.of(stage.url, LedgerSettings())) as faults, pytest.raises(LedgerTooNew, match="schema@99"):
+        list(faults)
+
+
+def test_one_that_ends_in_the_middle_of_a_word_is_told():
+    told, telling = multiprocessing.Pipe(duplex=False)
+    os.write(telling.fileno(), (1000).to_bytes(4, "big") + b"half")
+    telling.close()
+    with pytest.raises(StoreUnavailable, match="was ended"):
+        list(_waiting(told, (0, 0), None))
 
 
 def test_an_interrupt_ends_both_processes(stage):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -61,6 +62,17 @@ def test_a_pipe_is_read_for_a_while_and_not_for_good(pipe, operator, monkeypatch
     assert operator("check", "--head", pipe)[0] == 2
 
 
+def test_a_terminal_is_waited_for_as_a_pipe_is():
+    ours, theirs = pty.openpty()
+    name = Path(os.ttyname(theirs))
+    with pytest.raises(TimeoutError):
+        read_patiently(name, seconds=0.05)
+    os.write(ours, b"a head\n\x04")
+    assert read_patiently(name, seconds=5.0) == b"a head\n"
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_a_bundle_that_holds_a_pipe_is_turned_down_unread(operator, tmp_path):
     assert operator("export", "--all-tenants", "--seal", "--no-report", "--out", tmp_path / "bundle")[0] == 0
     key = (tmp_path / "bundle" / "public-key.txt").read_text()
@@ -107,10 +119,17 @@ def test_what_a_killed_export_left_is_removed_by_the_next_and_what_is_under_way_
     left, held = (Path(process.stdout.readline().strip()) for process in (killed, alive))
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    for folder in (left, held):
+    # Somebody else's: of another program, and of another machine on a folder that both see.
+    settings, elsewhere = tmp_path / ".export-settings", tmp_path / ".export-elsewhere"
+    for folder in (settings, elsewhere):
+        folder.mkdir()
+        (folder / "precious").write_text("kept")
+    (elsewhere / "of-pauseledger").write_text(f"pauseledger export on another-host as {os.getuid()}\n")
+    for folder in (left, held, settings, elsewhere):
         os.utime(folder, (time.time() - 3600,) * 2)
     assert operator("export", "--all-tenants", "--no-report", "--out", tmp_path / "mine")[0] == 0
     assert (left.exists(), held.exists()) == (False, True)
+    assert [(folder / "precious").read_text() for folder in (settings, elsewhere)] == ["kept", "kept"]
     alive.kill()
     alive.wait()
 
