@@ -22,6 +22,7 @@ from ..domain.errors import InteractionConfigurationError, SettingsCorrupt, Stor
 from .postgres_database import (
     GOODBYES,
     SILENCE,
+    TABLE_FILES,
     UNHEARD,
     ConnectionLost,
     Failures,
@@ -313,7 +314,11 @@ class PostgresRecorder(LedgerRecorder):
 
     def broken_rules(self) -> Sequence[str]:
         """List what was changed of the tables' own rules."""
-        return sorted(rule for (rule,) in self._repeat("broken rules"))
+        broken = [rule for (rule,) in self._repeat("broken rules")]
+        there: dict[str, str] = dict(self._repeat("functions"))
+        made = self.database.functions.items()
+        broken += [f"function {name} does not do what it did" for name, body in made if there.get(name, body) != body]
+        return sorted(broken)
 
     def settings(self) -> LedgerIdentity:
         """Read who this ledger is, and nothing of its rules."""
@@ -459,7 +464,7 @@ class PostgresRecorder(LedgerRecorder):
         there = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone()
         if there is None:
             connection.execute(self.database.compose("CREATE SCHEMA {schema}"))
-        for name in ("postgres.sql", "postgres_log.sql", "postgres_sealed.sql", "postgres_vault.sql"):
+        for name in TABLE_FILES:
             self._run(connection, name)
         connection.execute(
             self.database.compose(

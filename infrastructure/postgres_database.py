@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import select
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC
 from functools import cached_property
+from importlib.resources import files
 from math import ceil
 from typing import Any, Literal
 from uuid import UUID
@@ -56,6 +58,10 @@ SAYS = {
     "PLV01": "the vault's guard turned the change down: keys are destroyed, or wrapped anew by the tables' owner",
     "PLF04": "the log is not read in REPEATABLE READ or SERIALIZABLE; read it in READ COMMITTED",
 }
+
+#: What makes the tables and their functions, in order.
+TABLE_FILES = ("postgres.sql", "postgres_log.sql", "postgres_sealed.sql", "postgres_vault.sql")
+_FUNCTION = re.compile(r"CREATE FUNCTION \{schema\}\.(\w+)\(.*?AS \$body\$(.*?)\$body\$", re.DOTALL)
 
 #: An append of more rows than this goes by arrays; of fewer, each number of rows is a statement of its own.
 LISTED = 4
@@ -243,6 +249,7 @@ SELECT coalesce(content, person) FROM {vault} WHERE content IS NOT NULL OR perso
     "draw epoch": "UPDATE {ledger} SET epoch = (epoch + %b::integer) %% %b::integer RETURNING epoch",
     "record reading": "SELECT {schema}.record_reading(%b::bigint, %b::bytea)",
     "broken rules": _BROKEN_RULES,
+    "functions": "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = {schema_name}::regnamespace",
 }
 
 
@@ -301,6 +308,7 @@ class Database:
         positions = sql.Identifier(self.schema, "stored_events_notification_id_seq")
         return {
             "schema": sql.Identifier(self.schema),
+            "schema_name": sql.Literal(sql.Identifier(self.schema).as_string(None)),
             "events": events,
             "ledger": sql.Identifier(self.schema, "ledger"),
             "lease": sql.Identifier(self.schema, "lease"),
@@ -319,6 +327,12 @@ class Database:
     def statements(self) -> dict[str, bytes]:
         """The statements by their names, ready to be sent."""
         return {name: self.compose(statement).as_bytes(None) for name, statement in _STATEMENTS.items()}
+
+    @cached_property
+    def functions(self) -> dict[str, str]:
+        """The bodies of the schema's functions by their names, as `migrate` makes them."""
+        made = [files(__package__).joinpath(name).read_text("utf-8") for name in TABLE_FILES]
+        return {name: self.compose(body).as_string(None) for text in made for name, body in _FUNCTION.findall(text)}
 
     @cached_property
     def of_pools(self) -> dict[str, Any]:

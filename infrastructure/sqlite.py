@@ -284,10 +284,14 @@ class SQLiteRecorder(LedgerRecorder):
             return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def broken_rules(self) -> Sequence[str]:
-        """List the triggers that are gone."""
+        """List the triggers that are gone, or not as they were made."""
         with self._connection() as connection:
-            there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
-        return [f"trigger {name} is gone" for name in _triggers() if name not in there]
+            there = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall())
+        made = _triggers().items()
+        gone = [f"trigger {name} is gone" for name, _ in made if name not in there]
+        return gone + [
+            f"trigger {name} does not do what it did" for name, text in made if there.get(name, text) != text
+        ]
 
     def epoch(self) -> int:
         """Read the ledger's epoch alone."""
@@ -673,10 +677,10 @@ def _make_tables(connection: sqlite3.Connection) -> list[str]:
 
 
 @lru_cache
-def _triggers() -> tuple[str, ...]:
-    """Name the triggers that guard the tables."""
-    made = (files(__package__).joinpath(name).read_text("utf-8") for name in _FILES)
-    return tuple(name for text in made for name in re.findall(r"CREATE TRIGGER (\w+)", text))
+def _triggers() -> dict[str, str]:
+    """Give the triggers that guard the tables by their names, as SQLite keeps them: without the last semicolon."""
+    made = "".join(files(__package__).joinpath(name).read_text("utf-8") for name in _FILES)
+    return {name: text for text, name in re.findall(r"(CREATE TRIGGER (\w+).*?\nEND);", made, re.DOTALL)}
 
 
 def _run(connection: sqlite3.Connection, name: str) -> None:

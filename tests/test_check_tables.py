@@ -60,6 +60,21 @@ def test_a_rule_that_was_taken_away_is_a_fault_and_the_rows_are_proved_without_i
     assert "a rule that guards the ledger's tables is broken: trigger sealing_forward" in says[0]
 
 
+def test_a_rule_that_no_longer_does_anything_is_a_fault(stage, capsys):
+    """One that bears the name, and lets everything through."""
+    if stage.url.startswith("sqlite"):
+        does = "CREATE TRIGGER stored_events_no_update BEFORE UPDATE ON stored_events BEGIN SELECT 1; END"
+        change(stage, "DROP TRIGGER stored_events_no_update", does)
+        changed = "trigger stored_events_no_update"
+    else:
+        head = "CREATE OR REPLACE FUNCTION append_only() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER"
+        change(stage, f"{head} SET search_path = pg_catalog, pg_temp AS 'BEGIN RETURN NULL; END'")
+        changed = "function append_only"
+    code, says = checked(stage, capsys)
+    assert (code, len(says)) == (5, 1)
+    assert f"{changed} does not do what it did" in says[0]
+
+
 @pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("setting", "value", "told"),
