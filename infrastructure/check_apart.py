@@ -90,10 +90,10 @@ def comparing(opening: Opening, progress: Progress | None = None) -> Iterator[It
 
 
 def _waiting(told: Connection, reached: Any, progress: Progress | None) -> Iterator[Fault]:
+    while not told.poll(_TELL):
+        if progress is not None:
+            progress(*reached)
     try:
-        while not told.poll(_TELL):
-            if progress is not None:
-                progress(*reached)
         faults, failed = told.recv()
     except (EOFError, OSError):
         # The one where it ended before it spoke, the other in the middle of a word.

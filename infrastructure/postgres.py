@@ -315,9 +315,15 @@ class PostgresRecorder(LedgerRecorder):
     def broken_rules(self) -> Sequence[str]:
         """List what was changed of the tables' own rules."""
         broken = [rule for (rule,) in self._repeat("broken rules")]
-        there: dict[str, str] = dict(self._repeat("functions"))
-        made = self.database.functions.items()
-        broken += [f"function {name} does not do what it did" for name, body in made if there.get(name, body) != body]
+        made = self.database.functions
+        # A host's own functions may stand beside, some of the same name.
+        found = self._repeat("functions", (sorted({name for name, _ in made}),))
+        there: dict[tuple[str, str], str] = {(name, arguments): body for name, arguments, body in found}
+        for named, body in made.items():
+            if there.get(named, body) != body:
+                broken.append(f"function {named[0]} does not do what it did")
+            if named not in there and not any(named[0] in rule for rule in broken):
+                broken.append(f"function {named[0]} is gone")
         return sorted(broken)
 
     def settings(self) -> LedgerIdentity:

@@ -61,7 +61,7 @@ SAYS = {
 
 #: What makes the tables and their functions, in order.
 TABLE_FILES = ("postgres.sql", "postgres_log.sql", "postgres_sealed.sql", "postgres_vault.sql")
-_FUNCTION = re.compile(r"CREATE FUNCTION \{schema\}\.(\w+)\(.*?AS \$body\$(.*?)\$body\$", re.DOTALL)
+_FUNCTION = re.compile(r"CREATE FUNCTION \{schema\}\.(\w+)\(([^)]*)\).*?AS \$body\$(.*?)\$body\$", re.DOTALL)
 
 #: An append of more rows than this goes by arrays; of fewer, each number of rows is a statement of its own.
 LISTED = 4
@@ -249,7 +249,10 @@ SELECT coalesce(content, person) FROM {vault} WHERE content IS NOT NULL OR perso
     "draw epoch": "UPDATE {ledger} SET epoch = (epoch + %b::integer) %% %b::integer RETURNING epoch",
     "record reading": "SELECT {schema}.record_reading(%b::bigint, %b::bytea)",
     "broken rules": _BROKEN_RULES,
-    "functions": "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = {schema_name}::regnamespace",
+    "functions": """
+SELECT proname, pg_get_function_identity_arguments(oid), prosrc FROM pg_proc
+WHERE pronamespace = {schema_name}::regnamespace AND proname = ANY(%b::text[])
+""",
 }
 
 
@@ -329,10 +332,14 @@ class Database:
         return {name: self.compose(statement).as_bytes(None) for name, statement in _STATEMENTS.items()}
 
     @cached_property
-    def functions(self) -> dict[str, str]:
-        """The bodies of the schema's functions by their names, as `migrate` makes them."""
+    def functions(self) -> dict[tuple[str, str], str]:
+        """The bodies of the schema's functions by their names and arguments, as `migrate` makes them."""
         made = [files(__package__).joinpath(name).read_text("utf-8") for name in TABLE_FILES]
-        return {name: self.compose(body).as_string(None) for text in made for name, body in _FUNCTION.findall(text)}
+        return {
+            (name, " ".join(arguments.split())): self.compose(body).as_string(None)
+            for text in made
+            for name, arguments, body in _FUNCTION.findall(text)
+        }
 
     @cached_property
     def of_pools(self) -> dict[str, Any]:

@@ -62,6 +62,17 @@ def test_an_error_is_of_the_same_kind_as_there(stage):
         list(faults)
 
 
+def test_what_telling_how_far_it_is_raises_is_not_taken_for_its_end(monkeypatch):
+    monkeypatch.setattr("pauseledger.infrastructure.check_apart._TELL", 0)
+
+    def broken(*_):
+        raise BrokenPipeError
+
+    told, _telling = multiprocessing.Pipe(duplex=False)
+    with pytest.raises(BrokenPipeError):
+        list(_waiting(told, (0, 0), broken))
+
+
 def test_one_that_ends_in_the_middle_of_a_word_is_told():
     told, telling = multiprocessing.Pipe(duplex=False)
     os.write(telling.fileno(), (1000).to_bytes(4, "big") + b"half")

@@ -75,6 +75,19 @@ def test_a_rule_that_no_longer_does_anything_is_a_fault(stage, capsys):
     assert f"{changed} does not do what it did" in says[0]
 
 
+@pytest.mark.parametrize("stage", ["postgresql"], indirect=True)
+def test_a_hosts_own_function_of_the_same_name_is_no_fault_and_hides_none(stage, capsys):
+    language = "LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+    change(stage, f"CREATE FUNCTION bound(numeric) RETURNS numeric {language}")
+    assert checked(stage, capsys)[0] == 0
+    change(stage, f"CREATE OR REPLACE FUNCTION bound() RETURNS bigint {language}")
+    code, says = checked(stage, capsys)
+    assert code == 5
+    assert any("function bound " in one for one in says), says
+    change(stage, "DROP FUNCTION record_reading")
+    assert any("function record_reading is gone" in one for one in checked(stage, capsys)[1])
+
+
 @pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("setting", "value", "told"),
