@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from eventsourcing.persistence import IntegrityError, StoredEvent
@@ -162,6 +162,19 @@ class _Append:
     keys: Sequence[VaultRow]
 
 
+class BatchedStreams(Streams, Protocol):
+    """Streams whose appends may be of many pauses."""
+
+    async def append(
+        self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = (), briefly: bool = False
+    ) -> Appended:
+        """Append rows, and new keys, all or none.
+
+        `briefly`: rather than wait long for somebody else's transaction, write nothing and raise StoreUnavailable.
+        """
+        ...
+
+
 class GatheredStreams:
     """The `Streams` port over another one: loads and appends of many pauses go together where many come at once.
 
@@ -173,7 +186,7 @@ class GatheredStreams:
         lanes: So many loads, and as many appends, are under way at once before others are gathered.
     """
 
-    def __init__(self, streams: Streams, lanes: int = LANES) -> None:
+    def __init__(self, streams: BatchedStreams, lanes: int = LANES) -> None:
         self._streams = streams
         self._loads = Gathering[Sequence[UUID], Snapshot](streams.load, self._load_all, lanes=lanes, most=LOADS)
         self._appends = Gathering[_Append, Appended](self._append_one, self._append_all, lanes=lanes, most=APPENDS)
@@ -185,12 +198,10 @@ class GatheredStreams:
         """Read whole streams and what goes with them."""
         return await self._loads(streams)
 
-    async def append(
-        self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = (), briefly: bool = False
-    ) -> Appended:
+    async def append(self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = ()) -> Appended:
         """Append rows, and new keys, all or none."""
-        if briefly or sum(len(row.state) for row in rows) > LIGHT:
-            return await self._streams.append(rows, mints=mints, keys=keys, briefly=briefly)
+        if sum(len(row.state) for row in rows) > LIGHT:
+            return await self._streams.append(rows, mints=mints, keys=keys)
         return await self._appends(_Append(rows, mints, keys))
 
     async def close(self) -> None:

@@ -64,13 +64,8 @@ class Streams(Protocol):
         """Read whole streams and what goes with them."""
         ...
 
-    async def append(
-        self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = (), briefly: bool = False
-    ) -> Appended:
-        """Append rows, and new keys, all or none; the ledger's epoch is told where tokens are minted next.
-
-        `briefly`: rather than wait long for somebody else's transaction, write nothing and raise StoreUnavailable.
-        """
+    async def append(self, rows: Sequence[StoredEvent], *, mints: bool, keys: Sequence[VaultRow] = ()) -> Appended:
+        """Append rows, and new keys, all or none; the ledger's epoch is told where tokens are minted next."""
         ...
 
     async def vault(self, pauses: Sequence[UUID]) -> Sequence[VaultRow]:

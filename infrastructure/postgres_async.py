@@ -27,7 +27,7 @@ from .postgres_database import (
     loading,
     silent,
 )
-from .store import Snapshot, VaultRow, place
+from .store import Ordered, Snapshot, VaultRow
 
 
 class _Connection(psycopg.AsyncConnection[Row]):
@@ -67,14 +67,12 @@ class PostgresStreams:
         briefly: bool = False,
     ) -> Appended:
         """Append rows in one statement that is its own transaction."""
-        ordered = sorted(rows, key=place)
-        new = sorted(keys, key=lambda row: row.pause.int)
+        ordered = Ordered(rows, keys)
         try:
-            found = await self._execute(*insertion(ordered, new, briefly=briefly), rows=ordered)
+            found = await self._execute(*insertion(ordered.rows, ordered.keys, briefly=briefly), rows=ordered.rows)
         except ConnectionLost as lost:
             raise StoreUnavailable(lost.says, outcome=lost.outcome) from None
-        positions = {place(row): position for row, (position, _) in zip(ordered, found, strict=True)}
-        return Appended([positions[place(row)] for row in rows], found[0][1])
+        return Appended(ordered.as_given(position for position, _ in found), found[0][1])
 
     async def newest(self, stream: UUID) -> StoredEvent | None:
         """Read the newest row of a stream."""

@@ -17,7 +17,7 @@ from ..domain.errors import InteractionConfigurationError, StoreUnavailable, Tra
 from .executor import Executor
 from .pauses import Appended
 from .postgres_database import SAYS, SILENCE, Database, Row, Values, insertion, loaded, loading
-from .store import Snapshot, StreamConflict, VaultRow, place
+from .store import Ordered, Snapshot, StreamConflict, VaultRow
 
 Lent = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
@@ -84,25 +84,23 @@ class JoinedStreams:
         *,
         mints: bool,  # noqa: ARG002 - it is told anyway
         keys: Sequence[VaultRow] = (),
-        briefly: bool = False,  # noqa: ARG002 - what is joined goes with nobody else's
     ) -> Appended:
         """Append rows behind a savepoint.
 
         Raises:
             TransactionStale: somebody else appended first, and the transaction's snapshot does not show it.
         """
-        ordered = sorted(rows, key=place)
-        statement, values = insertion(ordered, sorted(keys, key=lambda row: row.pause.int))
+        ordered = Ordered(rows, keys)
+        statement, values = insertion(ordered.rows, ordered.keys)
         async with self._turn:
             await self._begin()
             try:
-                found = await self._guarded(self._database.statements[statement], values, ordered)
+                found = await self._guarded(self._database.statements[statement], values, ordered.rows)
             except StreamConflict:
-                if not await self._sees(ordered):
+                if not await self._sees(ordered.rows):
                     raise TransactionStale("somebody else appended after the transaction's snapshot") from None
                 raise
-        positions = {place(row): position for row, (position, _) in zip(ordered, found, strict=True)}
-        return Appended([positions[place(row)] for row in rows], found[0][1])
+        return Appended(ordered.as_given(position for position, _ in found), found[0][1])
 
     async def newest(self, stream: UUID) -> StoredEvent | None:
         """Read the newest row of a stream, as the transaction sees it."""

@@ -1,7 +1,7 @@
 """What a store must be: eventsourcing's application recorder, and a little more."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -172,6 +172,23 @@ def place(row: StoredEvent) -> tuple[int, int]:
     return (stream if isinstance(stream, UUID) else UUID(stream)).int, row.originator_version
 
 
+class Ordered:
+    """An append as it is written: by stream and version, its keys by pause, whatever the order given.
+
+    Two appends that share streams would else wait for each other for good.
+    """
+
+    def __init__(self, rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> None:
+        self._order = sorted(range(len(rows)), key=lambda at: place(rows[at]))
+        self.rows = [rows[at] for at in self._order]
+        self.keys = sorted(keys, key=lambda row: row.pause.int)
+
+    def as_given(self, positions: Iterable[int]) -> list[int]:
+        """Give the rows' positions, told in the order written, in the order in which the rows were given."""
+        given = dict(zip(self._order, positions, strict=True))
+        return [given[at] for at in range(len(given))]
+
+
 class LedgerRecorder(ApplicationRecorder):
     """Where rows are kept. Every method blocks, and is safe to call from several threads.
 
@@ -195,9 +212,6 @@ class LedgerRecorder(ApplicationRecorder):
     ) -> Sequence[int]:
         """Append rows, and the data keys of their pauses where these are new, all or none.
 
-        They are written by stream and version, whatever the order given: two appends that share streams would
-        else wait for each other for good.
-
         Returns:
             Their positions in the log, in the order given.
 
@@ -207,10 +221,8 @@ class LedgerRecorder(ApplicationRecorder):
         """
         if not stored_events:
             return []
-        rows = sorted(stored_events, key=place)
-        new = sorted(keys, key=lambda row: row.pause.int)
-        positions = dict(zip(map(place, rows), self.append(rows, new), strict=True))
-        return [positions[place(row)] for row in stored_events]
+        ordered = Ordered(stored_events, keys)
+        return ordered.as_given(self.append(ordered.rows, ordered.keys))
 
     @abstractmethod
     def append(self, rows: Sequence[StoredEvent], keys: Sequence[VaultRow] = ()) -> Sequence[int]:
