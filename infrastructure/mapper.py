@@ -106,7 +106,7 @@ class _Writing:
             sealed = self._seal.seal(content, stored, len(self.stored))
             if sealed is None:
                 return None
-            stored, cipher, key = sealed[0], CIPHER, str(sealed[1])
+            (stored, key), cipher = sealed, CIPHER
         self.stored.append(stored)
         return {
             "segment": len(self.stored) - 1,

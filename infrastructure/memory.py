@@ -135,7 +135,7 @@ class MemoryRecorder(LedgerRecorder, POPOApplicationRecorder):
         with self._database_lock:
             held = [row for row in self.vault(pauses) if getattr(row, kind) is not None]
             for row in held:
-                self._vault[row.pause] = replace(row, content=None) if kind == "content" else replace(row, person=None)
+                self._vault[row.pause] = row._replace(content=None) if kind == "content" else row._replace(person=None)
             return len(held)
 
     def rewrap(self, was: VaultRow, now: VaultRow) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Never, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Never, get_args
 from uuid import UUID
 
 from eventsourcing.persistence import (
@@ -85,8 +85,7 @@ KEY_KINDS: tuple[KeyKind, ...] = get_args(KeyKind)
 WRAPPER_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class VaultRow:
+class VaultRow(NamedTuple):
     """The two data keys of a pause as the vault holds them; a destroyed one is None.
 
     Attributes:
@@ -96,8 +95,11 @@ class VaultRow:
     pause: UUID
     content_key: UUID
     person_key: UUID
-    content: bytes | None = field(repr=False)
-    person: bytes | None = field(repr=False)
+    content: bytes | None
+    person: bytes | None
+
+    def __repr__(self) -> str:
+        return f"VaultRow({self.pause}, content_key={self.content_key}, person_key={self.person_key})"
 
 
 def wrapper_of(wrapped: bytes | None) -> str | None:

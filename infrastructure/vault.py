@@ -23,8 +23,8 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from time import monotonic
 from uuid import UUID
 
@@ -56,11 +56,12 @@ SEALED: frozenset[type[Fact]] = frozenset((*FACTS, Presented))
 class DataKey:
     """One data key, unwrapped when it is first needed."""
 
-    __slots__ = ("_aead", "_vault", "clear", "id", "kind", "pause", "wrapped")
+    __slots__ = ("_aead", "_name", "_vault", "clear", "id", "kind", "pause", "wrapped")
 
     def __init__(self, vault: "Vault", pause: UUID, kind: KeyKind, key_id: UUID, wrapped: bytes | None) -> None:
         self._vault = vault
         self._aead: AESGCM | None = None
+        self._name: str | None = None
         #: Where it was just drawn, it need not be unwrapped.
         self.clear: bytes | None = None
         self.pause = pause
@@ -70,6 +71,13 @@ class DataKey:
 
     def __repr__(self) -> str:
         return f"<DataKey {self.id} ({self.kind}) of pause {self.pause}>"
+
+    @property
+    def name(self) -> str:
+        """Its id, as headers spell it."""
+        if self._name is None:
+            self._name = str(self.id)
+        return self._name
 
     def seal(self, body: bytes, place: bytes, digest: str) -> bytes:
         """Seal a segment for its place.
@@ -151,7 +159,7 @@ class SegmentSeal:
         """The row's place; many a fact has no segment to need it."""
         return _row_of(self.ledger, self.fact.originator_id, self.fact.originator_version, self.fact.topic())
 
-    def seal(self, content: Content, body: bytes, number: int) -> tuple[bytes, UUID] | None:
+    def seal(self, content: Content, body: bytes, number: int) -> tuple[bytes, str] | None:
         """Seal a segment, and name its key. None: it is left out of the row.
 
         A person's id is left out where no key can hold it: of a pause that is not in this store, and of one whose
@@ -165,7 +173,7 @@ class SegmentSeal:
             if content.kind == "person":
                 return None
             raise PauseClosed(self.fact.pause, "erased")
-        return key.seal(body, _place(self.row, number), content.digest), key.id
+        return key.seal(body, _place(self.row, number), content.digest), key.name
 
 
 @dataclass(frozen=True)
@@ -227,11 +235,9 @@ class Vault:
             return
         now = monotonic()
         for pause in pauses:
-            row, known = found.get(pause), self._known.pop(pause, None)
-            if known is not None and known[1].row == row:
-                self._remember(pause, known[1], now)
-                continue
-            self._remember(pause, self._keys(pause, row), now)
+            row, known = found.get(pause), self._known.get(pause)
+            same = known is not None and known[1].row == row
+            self._remember(pause, known[1] if known and same else self._keys(pause, row), now)
 
     def keep(self, sealing: Sealing) -> None:
         """Take over the keys of an append that stands."""
@@ -258,7 +264,9 @@ class Vault:
         for row in rows:
             known = self._known.get(row.pause)
             held = known[1] if known is not None and known[1].row == row else self._keys(row.pause, row)
-            keys |= {key.id: key for key in (held.content, held.person) if key is not None}
+            for key in (held.content, held.person):
+                if key is not None:
+                    keys[key.id] = key
         return keys
 
     def fetched(self, pause: str, key_id: UUID | None) -> DataKey | None:
@@ -267,6 +275,7 @@ class Vault:
 
     def _remember(self, pause: UUID, keys: PauseKeys, now: float) -> None:
         self._known[pause] = now, keys
+        self._known.move_to_end(pause)
         while self._known:
             oldest, (since, _) = next(iter(self._known.items()))
             if len(self._known) <= REMEMBERED and now - since <= KEPT_SECONDS:
@@ -375,7 +384,7 @@ class Vault:
             if clear is None:
                 raise LedgerCorrupt(row.pause, 0, f"its {key.kind} key in the vault is not what was written")
             wrapped = self._wrap(row.pause, key.kind, key.id, clear)
-            changed = replace(changed, content=wrapped) if key.kind == "content" else replace(changed, person=wrapped)
+            changed = changed._replace(content=wrapped) if key.kind == "content" else changed._replace(person=wrapped)
         return None if changed is row else changed
 
     def _bound(self, pause: UUID, kind: KeyKind, key_id: UUID) -> bytes:
@@ -424,12 +433,18 @@ def unwraps_some(recorder: LedgerRecorder, ring: KeyRing) -> bool:
     return any(kid is not None and ring.by_kid(kid) is not None for kid in wrapped)
 
 
+# All as `length_prefixed` would spell them, without its loop: they are needed for every segment.
 def _row_of(ledger: UUID, stream: UUID, version: int, topic: str) -> bytes:
-    """Say which row a segment is of, length-prefixed, for `_place` to say the rest."""
-    return length_prefixed(b"plv/1", ledger.bytes, stream.bytes, version.to_bytes(8, "big"), topic)
+    """Say which row a segment is of, for `_place` to say the rest."""
+    placed = version.to_bytes(8, "big")
+    return b"".join((_ROW_OF, _SIXTEEN, ledger.bytes, _SIXTEEN, stream.bytes, _EIGHT, placed, _framed(topic)))
 
 
-# Both as `length_prefixed` would spell them, without its loop: they are needed for every segment.
+@lru_cache(64)
+def _framed(topic: str) -> bytes:
+    return length_prefixed(topic)
+
+
 def _place(row: bytes, number: int) -> bytes:
     return row + _FOUR + number.to_bytes(4, "big")
 
@@ -439,6 +454,7 @@ def _nonce(place: bytes, digest: str) -> bytes:
     return hashlib.sha256(named).digest()[:NONCE_BYTES]
 
 
-_FOUR = (4).to_bytes(4, "big")
+_FOUR, _EIGHT, _SIXTEEN = (length.to_bytes(4, "big") for length in (4, 8, 16))
+_ROW_OF = length_prefixed(b"plv/1")
 _NONCE_OF = length_prefixed(b"plv/1 nonce")
 _DIGEST_LENGTH = (64).to_bytes(4, "big")

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -133,11 +132,11 @@ def test_a_segment_opens_in_its_own_place_alone(vault, moved):
 def test_swapped_vault_rows_open_nothing(vault):
     mine, theirs = vault.sealing([], [PAUSE]), vault.sealing([], [OTHER])
     row = sealed(vault, fact(), mine)
-    swapped = replace(
-        theirs.made[0], pause=PAUSE, content_key=mine.made[0].content_key, person_key=mine.made[0].person_key
+    swapped = theirs.made[0]._replace(
+        pause=PAUSE, content_key=mine.made[0].content_key, person_key=mine.made[0].person_key
     )
     assert texts(learned(vault, swapped), row) == (None, None)
-    crossed = replace(mine.made[0], content=mine.made[0].person, person=mine.made[0].content)
+    crossed = mine.made[0]._replace(content=mine.made[0].person, person=mine.made[0].content)
     assert texts(learned(vault, crossed), row) == (None, None)
     with pytest.raises(LedgerCorrupt, match="not what was written"):
         sealed(vault, fact(), learned(vault, crossed).sealing([PAUSE]))
@@ -147,7 +146,7 @@ def test_another_ledgers_keys_open_nothing(vault):
     foreign = Vault(OTHER_LEDGER, RING).sealing([], [PAUSE]).made[0]
     row = sealed(vault, fact(), vault.sealing([], [PAUSE]))
     named = json.loads(row.state[40 : 40 + int.from_bytes(row.state[36:40], "big")])
-    swapped = replace(foreign, content_key=UUID(named["note"]["key"]), person_key=UUID(named["by"]["who"]["key"]))
+    swapped = foreign._replace(content_key=UUID(named["note"]["key"]), person_key=UUID(named["by"]["who"]["key"]))
     assert texts(learned(vault, swapped), row) == (None, None)
 
 
@@ -174,7 +173,7 @@ def test_a_missing_wrapping_key_is_named(vault):
 def test_a_destroyed_key_reads_as_erased_and_leaves_people_out_from_then_on(vault):
     sealing = vault.sealing([PAUSE])
     row = sealed(vault, fact(), sealing)
-    reader = learned(vault, replace(sealing.made[0], person=None))
+    reader = learned(vault, sealing.made[0]._replace(person=None))
     read = FactMapper(LEDGER, vault=reader).decode(row, bytes(32), held(reader))
     assert read.whole
     assert read.fact.note.clear() == b"what was said"
