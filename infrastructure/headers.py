@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from ..domain.errors import LedgerTooNew
 from ..projections.rows import spelled
-from ..projections.seen import Seen, unheard
+from ..projections.seen import Seen, Why, unheard
 from .layout import HEARD
 from .mapper import FRONT, LENGTH_BYTES, MAGIC, FactMapper
 from .store import Front, LedgerRecorder
@@ -29,8 +29,6 @@ _FRONT = (
     rf'(\{{"tenant_id":{_TEXT},"sub_tenant_id":(?:null|{_TEXT}),"namespace":(?:null|{_TEXT})\}}|null)'
     rf',"at":"({_MOMENT.pattern})"(?=,"attempt":)'
 )
-#: Where that has been read: quotes inside of a text are escaped, so that none can hold this.
-_FURTHER = b',"attempt":'
 
 
 class Log:
@@ -92,12 +90,10 @@ class Log:
                 continue
             name, parse, hear = parsers.get(topic) or self._parser(topic)
             told = at.decode()
+            why: Why | None = None
             if parse is None:
-                yield Seen(
-                    position, pause, version, topic, name, pause, told, scope, header, json_object, hear, "too_new"
-                )
-            else:
-                yield Seen(position, pause, version, topic, name, pause, told, scope, header, parse, hear)
+                parse, why = json_object, "too_new"
+            yield Seen(position, pause, version, topic, name, pause, told, scope, header, parse, hear, why, front.end())
 
     def _whole(self, position: int) -> bytes | None:
         """Read a whole row's state; None where what stands there is no row of ours."""
@@ -162,9 +158,9 @@ class Log:
         if cut is None:
             return unheard
 
-        def hear(header: bytes) -> Any:
+        def hear(rest: bytes) -> Any:
             try:
-                return cut(header[header.find(_FURTHER) :].decode())
+                return cut(rest.decode())
             except UnicodeDecodeError:
                 return None
 

@@ -78,6 +78,7 @@ class _Asking:
         self._services = services
         self._recorder = recorder
         self._run = run
+        self.ledger: UUID = services.identity.ledger_id
         self.leeway: timedelta = services.leeway
 
     def now(self) -> datetime:

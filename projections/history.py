@@ -11,7 +11,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from ..domain.erasing import ErasureEnded, ErasureOrdered
 from ..domain.errors import InteractionConfigurationError
-from ..domain.facts import FACTS
+from ..domain.facts import FACTS, rfc3339
 from ..domain.presenting import Presented
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Page, Query, Row, Table
@@ -20,7 +20,12 @@ from .seen import Seen
 
 @dataclass(frozen=True, slots=True)
 class StoredFact:
-    """One fact as the view keeps it: its header as it is stored."""
+    """One fact as the view keeps it.
+
+    Attributes:
+        header: As it is stored, but for a front that says no more than other columns do, and whose ledger it is: what
+            follows that is an object of its own, and begins as `FURTHER` says.
+    """
 
     position: int
     pause: UUID
@@ -85,6 +90,9 @@ class Told:
     fields: Mapping[str, Any]
 
 
+#: No header that is kept whole begins so: one that would has a blank before it.
+FURTHER = '{"attempt":'
+
 STORED = Table("history_facts", StoredFact, ("position",), (("pause", "position"),))
 KNOWN = Table(
     "history_pauses",
@@ -98,7 +106,7 @@ class History(Projection):
     """Keeps every fact of every pause by its header, and where each pause belongs."""
 
     name = "history"
-    revision = 3
+    revision = 4
     facts = frozenset(kind.NAME for kind in FACTS) | {Presented.NAME, ErasureOrdered.NAME, ErasureEnded.NAME}
     reads = frozenset({"pause.paused"})
     own_tables = (STORED, KNOWN)
@@ -109,15 +117,22 @@ class History(Projection):
             said = fact.said
             row = {"pause": fact.pause, "scope": fact.scope, "session_id": said.session_id, "run_id": said.run_id}
             page.put(KNOWN, {**row, "call_id": said.call_id, "round": said.lead})
-        page.add(STORED, _kept(fact, fact.text, 0))
+        page.add(STORED, _kept(fact, _header(fact), 0))
 
     def flag(self, fact: Seen, page: Page) -> None:
         """Keep it in its place."""
         # What is no text is not kept; the ledger has it.
-        text = ""
+        header = ""
         with suppress(ValueError):
-            text = fact.text
-        page.add(STORED, _kept(fact, text, 1))
+            header = _header(fact)
+        page.add(STORED, _kept(fact, header, 1))
+
+
+def _header(fact: Seen) -> str:
+    text = fact.text
+    if fact.front:
+        return f"{{{text[1:]}"
+    return f" {text}" if text.startswith(FURTHER) else text
 
 
 def _kept(fact: Seen, header: str, unreadable: int) -> Row:
@@ -213,13 +228,27 @@ class HistoryView(View[History]):
             raise InteractionConfigurationError("a history has at least one row; pass a limit from 1 up")
         # Few of all the facts are of one pause: by their positions they would be searched for among all.
         query = Query(STORED, where, ("+position",), after=(from_position,), limit=limit)
-        return [_told(row) for row in await self._rows(query)]
+        return [_told(row, _said(row, self._ask.ledger)) for row in await self._rows(query)]
 
 
-def _told(row: StoredFact) -> Told:
-    said: dict[str, Any] = {}
-    with suppress(ValueError):
-        said = json.loads(row.header)
+def _said(row: StoredFact, ledger: UUID) -> dict[str, Any]:
+    """Read a header, its front among it; nothing where it is none."""
+    try:
+        said: dict[str, Any] = json.loads(row.header)
+    except ValueError:
+        return {}
+    if not row.header.startswith(FURTHER):
+        return said
+    front = {
+        "ledger": str(ledger),
+        "pause": str(row.pause),
+        "scope": None if row.scope is None else row.scope.model_dump(),
+        "at": None if row.at is None else rfc3339(row.at),
+    }
+    return front | said
+
+
+def _told(row: StoredFact, said: dict[str, Any]) -> Told:
     unreadable = row.unreadable or not said
     readable = {} if unreadable else said
     claim = readable.get("claim") or {}

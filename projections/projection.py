@@ -118,8 +118,14 @@ class Projection(ABC):
 
 
 class Asking(Protocol):
-    """How a view's questions reach its rows."""
+    """How a view's questions reach its rows.
 
+    Attributes:
+        ledger: Whose facts they were folded from.
+        leeway: How far clocks may differ.
+    """
+
+    ledger: UUID
     leeway: timedelta
 
     def now(self) -> datetime:

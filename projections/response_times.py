@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from math import ceil
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values, as_json
-from .seen import Seen
+from .seen import UNFOLDABLE, Seen
 
 _MICROSECOND = timedelta(microseconds=1)
 #: The row of a pause that stands for all its assignees, or for none.
@@ -125,8 +126,8 @@ class TimesTaken(Projection):
     def fold(self, fact: Seen, page: Page) -> None:
         """Take one fact into the times; only the first end counts."""
         if fact.name == "pause.paused":
-            assignees = sorted(set(json.loads(fact.said.assignees)))
-            page.put(ASKED, _asked(fact, EVERYBODY, as_json(assignees)))
+            assignees, text = _people(fact.said.assignees)
+            page.put(ASKED, _asked(fact, EVERYBODY, text))
             for one in assignees:
                 page.put(ASKED, _asked(fact, one, "[]"))
             return
@@ -139,19 +140,27 @@ class TimesTaken(Projection):
         if fact.name == "pause.answered":
             taken = datetime.fromisoformat(fact.at) - datetime.fromisoformat(everybody["asked_at"])
             ends |= {"elapsed": taken // _MICROSECOND, "by": fact.said.by}
-        for one in (EVERYBODY, *json.loads(everybody["assignees"])):
+        assignees, _ = _people(everybody["assignees"])
+        for one in (EVERYBODY, *assignees):
             row = page.get(ASKED, fact.pause, one)
             if row is not None:
                 page.put(ASKED, {**row, **ends})
 
 
-def _assignees(row: Values) -> list[str]:
+@lru_cache(4096)
+def _people(listed: str) -> tuple[tuple[str, ...], str]:
+    """Read whom a question is for, each once and in order, and spell that. The same few are asked again and again."""
+    people = tuple(sorted(set(json.loads(listed))))
+    return people, as_json(list(people))
+
+
+def _assignees(row: Values) -> tuple[str, ...]:
     try:
-        listed: list[str] = json.loads(row["assignees"])
-    except ValueError:
+        assignees, _ = _people(row["assignees"])
+    except UNFOLDABLE:
         # The row was altered: its next fact is set aside.
-        return []
-    return listed
+        return ()
+    return assignees
 
 
 def _asked(fact: Seen, assignee: str, assignees: str) -> Values:

@@ -318,9 +318,12 @@ class Page:
 
 
 def _change(table: Table[Any], sheet: _Sheet) -> Change:
-    rows, stored = sheet.rows, sheet.stored
-    come = [row for row in map(rows.__getitem__, sheet.changed) if row is not None]
-    gone = [key for key in sheet.changed if key in stored] if stored else []
+    rows, stored, changed = sheet.rows, sheet.stored, list(sheet.changed)
+    if table.columns[table.key[0]] == "uuid":
+        # Ids are as good as random: in their order, those that stand on one page of the key's index come together.
+        changed.sort(key=itemgetter(0))
+    come = [row for row in map(rows.__getitem__, changed) if row is not None]
+    gone = [key for key in changed if key in stored] if stored else []
     return Change(gone, [*map(table.row_of, come), *sheet.added])
 
 

@@ -25,8 +25,10 @@ class Seen:
         at: When, as stored; empty where the header cannot be read.
         scope: As `rows.spelled` spells it; empty where there is none, or where it cannot be read.
         header: The header as stored; empty where it cannot be read.
+        front: How much of it (bytes) begins as this package writes it, and says only what pause, scope and time say
+            here, and whose ledger it is; 0 where it begins otherwise.
         parse: Reads the header; raises ValueError where it is no JSON object.
-        hear: Cuts what views read out of it, without reading the rest; None where it is not laid out as expected.
+        hear: Cuts what views read out of what follows the front; None where it is not laid out as expected.
         unreadable: Why it cannot be folded; None as far as can be told without reading all of the header.
         first: It begins its pause's own stream, so that nothing in the log before it has made a row for that pause.
         fields: The header as the fact's newest revision has it, once read; else empty.
@@ -34,8 +36,8 @@ class Seen:
     """
 
     __slots__ = (
-        "_read", "at", "fields", "first", "header", "hear", "name", "parse", "pause", "position", "said", "scope",
-        "stream", "topic", "unreadable", "version",
+        "_read", "at", "fields", "first", "front", "header", "hear", "name", "parse", "pause", "position", "said",
+        "scope", "stream", "topic", "unreadable", "version",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - written out by hand, and filled in order: one is made for every fact of the log
@@ -52,6 +54,7 @@ class Seen:
         parse: Callable[[bytes], dict[str, Any]],
         hear: Callable[[bytes], Any],
         unreadable: Why | None = None,
+        front: int = 0,
     ) -> None:
         self.position = position
         self.stream = stream
@@ -65,6 +68,7 @@ class Seen:
         self.parse = parse
         self.hear = hear
         self.unreadable = unreadable
+        self.front = front
         self.first = version <= 1 and pause == stream
         self.fields = _NOTHING
         self.said: Any = None
@@ -76,7 +80,7 @@ class Seen:
         fresh = (
             Seen(*same, b"", self.parse, unheard, "corrupt")
             if spoiled
-            else Seen(*same, self.header, self.parse, self.hear, self.unreadable)
+            else Seen(*same, self.header, self.parse, self.hear, self.unreadable, self.front)
         )
         fresh.first = False
         return fresh
@@ -95,7 +99,7 @@ class Seen:
     def heard(self) -> bool:
         """Read what views read of it, once for all views; tell whether it could be."""
         if self.said is None:
-            self.said = self.hear(self.header)
+            self.said = self.hear(self.header[self.front :])
             if self.said is None:
                 if not self.readable():
                     return False
@@ -104,11 +108,11 @@ class Seen:
 
     @property
     def text(self) -> str:
-        """The header as text; raises ValueError where it is none."""
-        return self.header.decode()
+        """The header as text without its front; raises ValueError where it is none."""
+        return self.header[self.front :].decode()
 
 
-def unheard(_header: bytes) -> None:
+def unheard(_rest: bytes) -> None:
     """Hear nothing: the header has to be parsed."""
 
 

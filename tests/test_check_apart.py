@@ -34,7 +34,7 @@ def stage(tmp_path):
 
 def test_what_another_process_finds_is_what_is_found_here(stage, monkeypatch):
     with closing(sqlite3.connect(stage.url[10:])) as connection, connection:
-        connection.execute("UPDATE view_history_facts_3b SET version = 7")
+        connection.execute("UPDATE view_history_facts_4b SET version = 7")
     opening = Opening.of(stage.url, LedgerSettings())
     with closing(open_recorder(stage.url, LedgerSettings())) as recorder:
         here = check_ledger(recorder, opening)

@@ -77,12 +77,12 @@ def test_every_column_of_every_row_of_every_view_is_held_against_the_log(store, 
                     owner.do(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", *row)
         assert list(views_faults(log, views)) == []
         if store == "sqlite":
-            owner.do("UPDATE view_history_pauses_3b SET session_id = CAST(x'ff' AS TEXT)")
+            owner.do("UPDATE view_history_pauses_4b SET session_id = CAST(x'ff' AS TEXT)")
             assert [fault.view for fault in views_faults(log, views)] == ["history"]
         owner.do("DELETE FROM view_tracking WHERE view = ?", Refusals().id)
         assert "refusals" in [fault.view for fault in views_faults(log, views)]
         if store == "postgresql":
-            owner.do("DROP TABLE view_stranded_rounds_2b, view_history_facts_3b")
+            owner.do("DROP TABLE view_stranded_rounds_2b, view_history_facts_4b")
             assert {"refusals", "stranded", "history"} == {fault.view for fault in views_faults(log, views)}
 
 
