@@ -146,8 +146,9 @@ class PauseCommand:
         """Take nothing for what it is not."""
         for name, kinds in _PAUSE_FIELDS.items():
             if not isinstance(getattr(self, name), kinds):
-                wanted = " or ".join(kind.__name__ for kind in kinds)
-                raise InteractionConfigurationError(f"{name} must be of type {wanted}")
+                wanted = " or ".join(kind.__name__ for kind in kinds if kind is not _NONE)
+                hint = "; pass the name it is registered under" if name == "interaction" else ""
+                raise InteractionConfigurationError(f"{name} must be of type {wanted}{hint}")
 
 
 _NONE = type(None)
@@ -164,6 +165,16 @@ _PAUSE_FIELDS: dict[str, tuple[type, ...]] = {
     "idempotency_key": (str, _NONE),
     "run_started": (datetime, _NONE),
 }
+
+
+def require_actor(name: str, actor: object) -> None:
+    """Check that somebody is named as an actor.
+
+    Raises:
+        InteractionConfigurationError: they are not.
+    """
+    if not isinstance(actor, Actor):
+        raise InteractionConfigurationError(f"{name} must be an Actor; pass Actor(id), as in Actor('maria')")
 
 
 def _is_uuid(value: object) -> bool:
@@ -186,7 +197,10 @@ class AnswerCommand:
     cites: Sequence[UUID] = ()
 
     def __post_init__(self) -> None:
-        """Take no key that cannot be compared, and nothing cited that is no id."""
+        """Take nobody for somebody, no key that cannot be compared, and nothing cited that is no id."""
+        for name, actor in (("answered_by", self.answered_by), ("submitted_by", self.submitted_by)):
+            if actor is not None:
+                require_actor(name, actor)
         if self.attempt_key is not None:
             require_text("attempt_key", self.attempt_key)
         if not isinstance(self.cites, Sequence) or len(self.cites) > CITED or not all(map(_is_uuid, self.cites)):

@@ -4,7 +4,7 @@
     ├── Refusal                         an authentic (or forged) token was turned down; the pause stands
     │   ├── TokenForged, TokenExpired, TokenNotYetValid                        step 1
     │   ├── ScopeMismatch, SessionMismatch, RunMismatch, CallMismatch          step 2
-    │   ├── RequestMissing (and RequestErased), RequestMismatch                                    step 3
+    │   ├── RequestMissing (and RequestErased), RequestMismatch                step 3
     │   ├── ActorMissing, ActorNotAllowed, AskerMayNotAnswer, AnsweredTwice,
     │   │   PolicyMismatch, PresentationMissing, PresentationStale,
     │   │   InteractionUnregistered, ResponseInvalid                           step 4
@@ -218,10 +218,31 @@ class InteractionUnregistered(Refusal):
 
 
 class ResponseInvalid(Refusal):
-    """The answer does not fit the question."""
+    """The answer does not fit the question.
+
+    Attributes:
+        broke: Whether a function of the host's own raised on it, so that the fault may as well be that one's.
+    """
 
     reason, axis, step, retryable = "response_invalid", "response", 4, False
     says = "the answer does not fit the interaction's response schema or its cross-check; send another answer"
+
+    def __init__(
+        self,
+        pause_id: UUID | None = None,
+        *,
+        recorded: bool = False,
+        rule: str | None = None,
+        at_pointer: str | None = None,
+        broke: bool = False,
+    ) -> None:
+        super().__init__(pause_id, recorded=recorded, rule=rule, at_pointer=at_pointer)
+        self.broke = broke
+
+    def details(self) -> dict[str, Any]:
+        """List what may be told beside the reason."""
+        where = "the host's own rule raised, and its log says where (rule_failed)" if self.broke else None
+        return {**super().details(), "broke": where}
 
 
 class TurnMissing(Refusal):

@@ -72,6 +72,7 @@ class Schema(Protocol):
 
         Raises:
             SchemaMismatch: it does not validate.
+            Objection: a model made of it what JSON cannot carry; the rule says what, such as `nan`.
         """
         ...
 
@@ -236,7 +237,7 @@ class Registered:
             return Verdict(valid, decision, _carried("effective", effective))
         text = _called("as_text", self.interaction.as_text, copied(valid))
         if not isinstance(text, str):
-            raise Objection("as_text")
+            raise Objection("as_text", cause=TypeError(type(text).__name__))
         _carried("as_text", text)
         return Verdict(valid, decision)
 

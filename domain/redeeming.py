@@ -355,7 +355,8 @@ async def validate_answer(
         raise ResponseInvalid(pause.id, rule=unfit.name) from None
     except Objection as objection:
         services.rule_failed(objection, pause.id)
-        raise ResponseInvalid(pause.id, rule=objection.rule, at_pointer=objection.pointer) from None
+        rule, pointer, broke = objection.rule, objection.pointer, objection.cause is not None
+        raise ResponseInvalid(pause.id, rule=rule, at_pointer=pointer, broke=broke) from None
     by = services.record_of(command.answered_by)
     fields: dict[str, object] = {
         "origin": "rule" if by is not None and by.kind == "rule" else "person",

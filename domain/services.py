@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from .commands import Actor
+from .commands import Actor, require_actor
 from .content import TEXT_TYPE, Content
 from .errors import Refusal
 from .facts import ActorRecord
@@ -74,10 +74,10 @@ class Services:
         )
 
     def rule_failed(self, objection: Objection, pause_id: UUID | None = None) -> None:
-        """Log what a host's own function raised, by its type alone: its message may quote the request or the answer."""
+        """Log what a host's own function raised, by its type and place: its message may quote what was said."""
         if objection.cause is not None:
-            error = type(objection.cause).__name__
-            self.journal.note("rule_failed", pause=pause_id, rule=objection.rule, error=error)
+            error, where = type(objection.cause).__name__, _where(objection.cause)
+            self.journal.note("rule_failed", pause=pause_id, rule=objection.rule, error=error, where=where)
 
     def refused(self, refusal: Refusal, **more: Any) -> None:
         """Count and log a refusal, on record or not."""
@@ -97,8 +97,21 @@ class Services:
         return None if actor is None else record_of(self.identity, actor)
 
 
+def _where(raised: Exception) -> str | None:
+    """Tell the module and the line that an error comes from, where it came from any."""
+    trace = raised.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return None if trace is None else f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"
+
+
 def record_of(identity: Identity, actor: Actor) -> ActorRecord:
-    """Turn an actor into what is stored: a tag of the id, and the id beside the header."""
+    """Turn an actor into what is stored: a tag of the id, and the id beside the header.
+
+    Raises:
+        InteractionConfigurationError: it is no Actor.
+    """
+    require_actor("whoever acts", actor)
     behalf = actor.on_behalf_of
     return ActorRecord(
         tag=identity.tag("actor", actor.id),

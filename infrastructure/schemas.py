@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from ..domain.errors import InteractionConfigurationError
-from ..domain.interactions import VALUE_BYTES, Schema, SchemaMismatch, SchemaSource
+from ..domain.interactions import VALUE_BYTES, Objection, Schema, SchemaMismatch, SchemaSource
 from ..domain.strict_json import Unfit, canonical, parse, write_and_parse
 from .schema_work import KEYWORDS, Unbounded, affordable, bound
 
@@ -108,11 +108,14 @@ class _ModelSchema:
             return write_and_parse(plain, limit=VALUE_BYTES)[1]
         except ValidationError as invalid:
             location = invalid.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
-            pointer = _keyword_path(self._document, location)
+            objection: Objection = SchemaMismatch(_keyword_path(self._document, location))
+        except Unfit as unfit:
+            # The model made of it what JSON cannot carry, such as a number of "NaN".
+            objection = Objection(unfit.name)
         except Exception:  # noqa: BLE001 - a host's validator that fails lets nothing through
-            pointer = ""
+            objection = SchemaMismatch("")
         # Raised out here: pydantic's own error quotes the value.
-        raise SchemaMismatch(pointer)
+        raise objection
 
 
 def _objects(document: Any) -> Iterator[Mapping[str, Any]]:

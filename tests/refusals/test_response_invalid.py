@@ -4,7 +4,7 @@ import json
 import logging
 
 import pytest
-from pauseledger import Interaction, ResponseInvalid
+from pauseledger import Interaction, InteractionConfigurationError, ResponseInvalid, ResumeCommand, recognise
 from pauseledger.domain.answers import digest_of_arguments
 from pauseledger.infrastructure.stories import (
     ANSWER,
@@ -16,6 +16,7 @@ from pauseledger.infrastructure.stories import (
     refusal,
     topics,
 )
+from pydantic import BaseModel
 
 
 def deep(levels):
@@ -125,12 +126,38 @@ async def test_a_rule_that_cannot_be_evaluated_lets_nothing_through(stage, field
         assert "secret" not in caplog.text + str(refused)
 
 
-async def test_the_cause_of_a_rule_that_raised_is_logged_by_its_type(stage, caplog):
+async def test_a_rule_that_raised_is_told_as_the_hosts_and_logged_by_type_and_place(stage, caplog):
     async with stage.ledger(interactions=[interaction(cross_check=broken)]) as ledger:
         question = await asked(ledger, interaction="pick", request={})
         with caplog.at_level(logging.INFO, "pauseledger"):
-            await refusal(stage, question.redeem({}), ResponseInvalid)
+            refused = await refusal(stage, question.redeem({}), ResponseInvalid)
+    assert (refused.rule, refused.broke) == ("cross_check", True)
+    assert "the host's own rule raised" in str(refused)
     assert "ZeroDivisionError" in caplog.text
+    assert f"{__name__}:{broken.__code__.co_firstlineno + 1}" in caplog.text
+
+
+async def test_a_rule_that_objects_is_the_answers_fault(stage, ledger, question):
+    refused = await refusal(stage, question.redeem(of(["Zed"])), ResponseInvalid)
+    assert (refused.broke, "host" in str(refused)) == (False, False)
+
+
+class Amount(BaseModel):
+    amount: float
+
+
+async def test_a_number_that_json_cannot_carry_is_named_whatever_the_model_makes_of_it(stage):
+    async with stage.ledger(interactions=[interaction(response_schema=Amount)]) as ledger:
+        question = await asked(ledger, interaction="pick", request={})
+        assert (await refusal(stage, question.redeem({"amount": "NaN"}), ResponseInvalid)).rule == "nan"
+        assert (await question.redeem({"amount": "7.5"})).outcome.response == {"amount": 7.5}
+
+
+@pytest.mark.parametrize("name", ["answered_by", "submitted_by"])
+async def test_whoever_answers_is_an_actor(ledger, question, name):
+    with pytest.raises(InteractionConfigurationError, match=rf"{name} must be an Actor; pass Actor\(id\)"):
+        ResumeCommand(recognise(ledger.capability, question.token).envelope, ANSWER, **{name: "maria"})
+    assert contents(await question.redeem()) == {"call_1": ANSWER_TEXT}
 
 
 async def test_none_is_an_answer_where_the_schema_takes_it(stage):
