@@ -102,7 +102,7 @@ def show_speed(given, peers, found):
     forged, wrong = found["judged"]["forged"], found["judged"]["wrong_axis"]
     recorded = [one["statements"] for one in figures if one["op"] == "refuse"]
     print(
-        f"\nA forged token is judged in {forged:.1f} us, a wrong axis in {wrong:.1f} us"
+        f"\nA forged token is judged in {forged:.1f} us, to be counted and logged; a wrong axis in {wrong:.1f} us"
         + (f", and put on record in {tables.number(recorded[0])} statements." if recorded else ".")
     )
 
