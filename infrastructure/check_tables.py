@@ -21,6 +21,8 @@ def unreadable(recorder: LedgerRecorder) -> list[Fault]:
 
 
 def rule_faults(recorder: LedgerRecorder) -> Iterator[Fault]:
-    """Tell what was changed of the rules that keep the tables append-only (blocks). What they guard is proved apart."""
+    """Tell what was changed of the rules of the tables, or added to them (blocks). What they guard is proved apart."""
     for rule in recorder.broken_rules():
         yield Fault("table", f"a rule that guards the ledger's tables is broken: {rule}; find out who did that")
+    for rule in recorder.added_rules():
+        yield Fault("table", f"somebody added to the ledger's tables: {rule}; find out who did that, and what it does")

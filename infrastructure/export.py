@@ -407,10 +407,11 @@ def _placed(out: Path) -> Iterator[Path]:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out.parent)
         aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=out.parent))
-        at_work = _held(aside, begins=True)
     except OSError as failed:
         raise InteractionConfigurationError(f"cannot write beside {out}: {failed.strerror}") from None
+    at_work: int | None = None
     try:
+        at_work = _held(aside, begins=True)
         folder = aside / _INSIDE
         folder.mkdir(mode=0o700)
         yield folder

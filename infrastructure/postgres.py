@@ -21,6 +21,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from ..domain.errors import InteractionConfigurationError, SettingsCorrupt, StoreUnavailable
 from .postgres_database import (
     GOODBYES,
+    SEARCH_PATH,
     SILENCE,
     TABLE_FILES,
     UNHEARD,
@@ -40,6 +41,7 @@ from .store import (
     IDENTITY_KEY_BYTES,
     KEY_KINDS,
     SCHEMA_REVISION,
+    TABLES,
     Front,
     KeyKind,
     Lease,
@@ -317,14 +319,27 @@ class PostgresRecorder(LedgerRecorder):
         broken = [rule for (rule,) in self._repeat("broken rules")]
         made = self.database.functions
         # A host's own functions may stand beside, some of the same name.
-        found = self._repeat("functions", (sorted({name for name, _ in made}),))
-        there: dict[tuple[str, str], str] = {(name, arguments): body for name, arguments, body in found}
-        for named, body in made.items():
-            if there.get(named, body) != body:
+        found = self._repeat("functions", (SEARCH_PATH, sorted({name for name, _ in made})))
+        there = {(name, arguments): how for name, arguments, *how in found}
+        for named, (body, definer) in made.items():
+            its_body, *runs = there.get(named, (body, definer, True))
+            if its_body != body:
                 broken.append(f"function {named[0]} does not do what it did")
-            if named not in there and not any(named[0] in rule for rule in broken):
+            told = any(named[0] in rule for rule in broken)
+            if named not in there and not told:
                 broken.append(f"function {named[0]} is gone")
+            elif runs != [definer, True] and not told:
+                broken.append(f"function {named[0]} does not run as it did: by whose rights, or by which search_path")
         return sorted(broken)
+
+    def added_rules(self) -> Sequence[str]:
+        """List triggers and rules that the tables were not made with."""
+        found = self._repeat("triggers and rules", {"tables": list(TABLES)})
+        return [
+            f"{kind} {name!r} on {table} is not of this package"
+            for kind, name, table in found
+            if kind == "rule" or (name, table) not in self.database.triggers
+        ]
 
     def settings(self) -> LedgerIdentity:
         """Read who this ledger is, and nothing of its rules."""

@@ -61,7 +61,10 @@ SAYS = {
 
 #: What makes the tables and their functions, in order.
 TABLE_FILES = ("postgres.sql", "postgres_log.sql", "postgres_sealed.sql", "postgres_vault.sql")
-_FUNCTION = re.compile(r"CREATE FUNCTION \{schema\}\.(\w+)\(([^)]*)\).*?AS \$body\$(.*?)\$body\$", re.DOTALL)
+_FUNCTION = re.compile(r"CREATE FUNCTION \{schema\}\.(\w+)\(([^)]*)\)(.*?)AS \$body\$(.*?)\$body\$", re.DOTALL)
+_TRIGGER = re.compile(r"CREATE TRIGGER (\w+) .*? ON \{schema\}\.(\w+)")
+#: By which names each of the functions finds what it calls, whoever calls it.
+SEARCH_PATH = "search_path=pg_catalog, pg_temp"
 
 #: An append of more rows than this goes by arrays; of fewer, each number of rows is a statement of its own.
 LISTED = 4
@@ -250,8 +253,17 @@ SELECT coalesce(content, person) FROM {vault} WHERE content IS NOT NULL OR perso
     "record reading": "SELECT {schema}.record_reading(%b::bigint, %b::bytea)",
     "broken rules": _BROKEN_RULES,
     "functions": """
-SELECT proname, pg_get_function_identity_arguments(oid), prosrc FROM pg_proc
-WHERE pronamespace = {schema_name}::regnamespace AND proname = ANY(%b::text[])
+SELECT proname, pg_get_function_identity_arguments(oid), prosrc, prosecdef,
+    proconfig = ARRAY[%b] AND proowner = (SELECT relowner FROM pg_class WHERE oid = {events_name}::regclass)
+FROM pg_proc WHERE pronamespace = {schema_name}::regnamespace AND proname = ANY(%b::text[])
+""",
+    "triggers and rules": """
+SELECT 'trigger', tgname, relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+WHERE relnamespace = {schema_name}::regnamespace AND relname = ANY(%(tables)b::text[]) AND NOT tgisinternal
+UNION ALL
+SELECT 'rule', rulename, relname FROM pg_rewrite JOIN pg_class ON pg_class.oid = ev_class
+WHERE relnamespace = {schema_name}::regnamespace AND relname = ANY(%(tables)b::text[])
+ORDER BY 3, 2
 """,
 }
 
@@ -332,14 +344,17 @@ class Database:
         return {name: self.compose(statement).as_bytes(None) for name, statement in _STATEMENTS.items()}
 
     @cached_property
-    def functions(self) -> dict[tuple[str, str], str]:
-        """The bodies of the schema's functions by their names and arguments, as `migrate` makes them."""
-        made = [files(__package__).joinpath(name).read_text("utf-8") for name in TABLE_FILES]
+    def functions(self) -> dict[tuple[str, str], tuple[str, bool]]:
+        """The functions as `migrate` makes them, by name and arguments: the body, and whether as SECURITY DEFINER."""
         return {
-            (name, " ".join(arguments.split())): self.compose(body).as_string(None)
-            for text in made
-            for name, arguments, body in _FUNCTION.findall(text)
+            (name, " ".join(arguments.split())): (self.compose(body).as_string(None), "SECURITY DEFINER" in how)
+            for name, arguments, how, body in _FUNCTION.findall(_made())
         }
+
+    @cached_property
+    def triggers(self) -> set[tuple[str, str]]:
+        """The triggers that `migrate` makes, and of which table each is."""
+        return set(_TRIGGER.findall(_made()))
 
     @cached_property
     def of_pools(self) -> dict[str, Any]:
@@ -373,6 +388,10 @@ class Database:
         if _constraint(error) in taken:
             return StreamConflict(f"stored already: {named(rows)}")
         return _translated(error, rows)
+
+
+def _made() -> str:
+    return "".join(files(__package__).joinpath(name).read_text("utf-8") for name in TABLE_FILES)
 
 
 def database(

@@ -33,6 +33,7 @@ from .store import (
     NO_STREAM,
     SCHEMA_REVISION,
     SETTLED,
+    TABLES,
     Front,
     KeyKind,
     Lease,
@@ -291,6 +292,18 @@ class SQLiteRecorder(LedgerRecorder):
         gone = [f"trigger {name} is gone" for name, _ in made if name not in there]
         return gone + [
             f"trigger {name} does not do what it did" for name, text in made if there.get(name, text) != text
+        ]
+
+    def added_rules(self) -> Sequence[str]:
+        """List triggers that the tables were not made with."""
+        statement = (
+            "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger'"
+            " AND tbl_name COLLATE NOCASE IN (SELECT value FROM json_each(?)) ORDER BY tbl_name, name"
+        )
+        with self._connection() as connection:
+            found = fetched(connection, statement, (dumps(TABLES),))
+        return [
+            f"trigger {name!r} on {table} is not of this package" for name, table in found if name not in _triggers()
         ]
 
     def epoch(self) -> int:

@@ -280,6 +280,10 @@ class LedgerRecorder(ApplicationRecorder):
         """List what was changed of the tables' own rules since they were made, in words."""
         return []
 
+    def added_rules(self) -> Sequence[str]:
+        """List what somebody added to the tables that acts when they are read or written, in words."""
+        return []
+
     def epoch(self) -> int:
         """Read the ledger's epoch alone: after every pause that is made, where its append does not tell."""
         return self.load([]).epoch

@@ -75,6 +75,53 @@ def test_a_rule_that_no_longer_does_anything_is_a_fault(stage, capsys):
     assert f"{changed} does not do what it did" in says[0]
 
 
+def test_a_trigger_that_somebody_added_is_a_fault(stage, capsys):
+    """One that passes for nobody's guard: on a table that has guards of its own, and on one that has none."""
+    if stage.url.startswith("sqlite"):
+        change(
+            stage, *(f"CREATE TRIGGER more_{on} AFTER INSERT ON {on} BEGIN SELECT 1; END" for on in ("Sealed", "lease"))
+        )
+    else:
+        change(
+            stage,
+            "CREATE FUNCTION more() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+            "CREATE TRIGGER more_sealed BEFORE INSERT ON sealed FOR EACH ROW EXECUTE FUNCTION more()",
+            # By a name that is the package's, on another table than there.
+            "CREATE TRIGGER sealing_forward BEFORE INSERT ON lease FOR EACH ROW EXECUTE FUNCTION more()",
+            "CREATE RULE more_heads AS ON INSERT TO tree_heads DO INSTEAD NOTHING",
+        )
+    code, says = checked(stage, capsys)
+    added = [one.partition("tables: ")[2].partition(" is not of")[0].lower() for one in says]
+    wanted = (
+        ["trigger 'more_sealed' on sealed", "trigger 'more_lease' on lease"]
+        if stage.url.startswith("sqlite")
+        else [
+            "trigger 'sealing_forward' on lease",
+            "trigger 'more_sealed' on sealed",
+            "rule 'more_heads' on tree_heads",
+        ]
+    )
+    assert (code, sorted(added)) == (5, sorted(wanted))
+
+
+@pytest.mark.parametrize("stage", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("function", "how"),
+    [
+        ("seal_forward()", "SECURITY INVOKER"),
+        ("guard_vault()", "SECURITY DEFINER"),
+        ("record_reading(bigint, bytea)", "SET search_path = public"),
+        ("guard_vault()", "RESET search_path"),
+        ("seal_forward()", "SET work_mem = '4MB'"),
+    ],
+)
+def test_a_function_that_runs_by_other_rights_or_names_is_a_fault(stage, capsys, function, how):
+    change(stage, f"ALTER FUNCTION {function} {how}")
+    code, says = checked(stage, capsys)
+    assert (code, len(says)) == (5, 1)
+    assert f"function {function.partition('(')[0]} does not run as it did" in says[0]
+
+
 @pytest.mark.parametrize("stage", ["postgresql"], indirect=True)
 def test_a_hosts_own_function_of_the_same_name_is_no_fault_and_hides_none(stage, capsys):
     language = "LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"

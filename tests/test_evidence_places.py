@@ -179,3 +179,17 @@ def test_an_export_that_finds_its_place_taken_says_so(tmp_path):
         (tmp_path / "taken").mkdir()
         (tmp_path / "taken" / "another").write_text("")
     assert not list(tmp_path.glob(".export-*"))
+
+
+def test_an_export_that_cannot_mark_its_folder_leaves_none(tmp_path, monkeypatch):
+    make = export.tempfile.mkdtemp
+
+    def with_another_in_its_place(**where):
+        folder = make(**where)
+        (Path(folder) / "of-pauseledger").symlink_to("nowhere")
+        return folder
+
+    monkeypatch.setattr(export.tempfile, "mkdtemp", with_another_in_its_place)
+    with pytest.raises(InteractionConfigurationError, match="nothing is left"), export._placed(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
