@@ -3,13 +3,14 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
-from threading import Thread
-from typing import Any
+from threading import Thread, active_count
+from typing import Any, Literal
 
 from ..domain.errors import LedgerError, StoreUnavailable
 from ..projections import PROJECTIONS
@@ -57,9 +58,12 @@ class Opening:
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Let Python look for cycles seldom: none are made of what is read here, and looking takes a tenth of the time."""
+    """Let Python look for cycles seldom: none are made of what is read here, and looking takes a tenth of the time.
+
+    A batch and what it comes to are some 100,000 objects; only what is left behind by several is looked through.
+    """
     was = gc.get_threshold()
-    gc.set_threshold(50_000, *was[1:])
+    gc.set_threshold(1_000_000, *was[1:])
     try:
         yield
     finally:
@@ -74,8 +78,8 @@ def comparing(opening: Opening, progress: Progress | None = None) -> Iterator[It
         StoreUnavailable: the store could not speak, or somebody ended the process.
         LedgerError: what else the comparison raised, as it was raised there.
     """
-    # Neither this process's connections nor its locks are carried over.
-    context = get_context("spawn")
+    # What two of them have in common has no `Process` in typeshed.
+    context: Any = get_context(_way())
     told, telling = context.Pipe(duplex=False)
     reached = context.Array("q", 2)
     process = context.Process(target=_work, args=(telling, reached, opening), daemon=True)
@@ -87,6 +91,15 @@ def comparing(opening: Opening, progress: Progress | None = None) -> Iterator[It
         process.terminate()
         process.join()
         told.close()
+
+
+def _way() -> Literal["fork", "spawn"]:
+    """Fork where this thread is the only one, as all that is loaded here would take 0.6 s to be loaded anew.
+
+    A lock that another thread holds would be carried over, and nobody would ever free the copy. Elsewhere than on Linux
+    the system's own libraries may hold some.
+    """
+    return "fork" if sys.platform == "linux" and active_count() == 1 else "spawn"
 
 
 def _waiting(told: Connection, reached: Any, progress: Progress | None) -> Iterator[Fault]:

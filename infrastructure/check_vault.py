@@ -72,10 +72,10 @@ class _Stream:
     def keys(self, row: Notification) -> Iterator[tuple[Notification, UUID, bytes]]:
         """Find the keys that a row is the first of its stream to name, and the pause whose they are."""
         header = _header(row)
-        pause = _PAUSE.search(header)
         for key in _NAMED.findall(header):
             if key not in self.named:
                 self.named.add(key)
+                pause = _PAUSE.search(header)
                 yield row, UUID(pause[1].decode()) if pause else UUID(int=0), key
 
     def read(self, row: Notification) -> Iterator[Fault]:

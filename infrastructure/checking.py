@@ -39,6 +39,8 @@ def check_ledger(
     with seldom_collected(), ExitStack() as stack:
         views: Iterable[Fault] = ()
         if opening is not None and (recorder.max_notification_id() or 0) >= WORTH:
+            # A pool's threads would be in the way, and its connections are not for two.
+            recorder.rest()
             views = stack.enter_context(comparing(opening, progress))
         elif opening is not None:
             views = _here(opening, progress)

@@ -10,7 +10,7 @@ from ..domain.axes import Scope
 from ..domain.errors import InteractionConfigurationError
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values, shown
-from .seen import Seen, joined
+from .seen import Seen, joined, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class OpenPauses(Projection):
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
         """Look at each pause, and then at its round."""
-        known = {fact.pause for fact in facts if not fact.first}
-        yield OPEN, [(pause,) for pause in known]
-        rows = [page.get(OPEN, pause) for pause in known]
+        pauses = known(facts)
+        yield OPEN, [(pause,) for pause in pauses]
+        rows = [page.get(OPEN, pause) for pause in pauses]
         leads = {row["round"] for row in rows if row is not None and row["round"]}
         yield ROUNDS, [(lead,) for lead in leads.union(joined(facts))]
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from ..domain.axes import Scope
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values, as_json
-from .seen import UNFOLDABLE, Seen
+from .seen import UNFOLDABLE, Seen, known
 
 _MICROSECOND = timedelta(microseconds=1)
 #: The row of a pause that stands for all its assignees, or for none.
@@ -118,9 +118,9 @@ class TimesTaken(Projection):
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
         """Look at the pause for everybody, and then for each of its assignees."""
-        known = {fact.pause for fact in facts if not fact.first}
-        yield ASKED, [(pause, EVERYBODY) for pause in known]
-        rows = [page.get(ASKED, pause, EVERYBODY) for pause in known]
+        pauses = known(facts)
+        yield ASKED, [(pause, EVERYBODY) for pause in pauses]
+        rows = [page.get(ASKED, pause, EVERYBODY) for pause in pauses]
         yield ASKED, {(row["pause"], one) for row in rows if row is not None for one in _assignees(row)}
 
     def fold(self, fact: Seen, page: Page) -> None:

@@ -116,6 +116,17 @@ def unheard(_rest: bytes) -> None:
     """Hear nothing: the header has to be parsed."""
 
 
+def known(facts: Iterable[Seen]) -> set[str]:
+    """Name the pauses that rows may stand of before these facts: all but those of which the first one begins it."""
+    begun, others = set(), set()
+    for fact in facts:
+        if fact.first:
+            begun.add(fact.pause)
+        elif fact.pause not in begun:
+            others.add(fact.pause)
+    return others
+
+
 def joined(facts: Iterable[Seen]) -> Iterator[str]:
     """Name the rounds that new pauses are of, but for those of one call: nothing before can have begun such a round."""
     for fact in facts:

@@ -12,7 +12,7 @@ from ..domain.axes import Axes, Scope
 from ..domain.facts import FACTS, rfc3339
 from .projection import PATIENCE, Projection, View, within
 from .rows import Condition, Key, Page, Query, Table, Values
-from .seen import Seen, joined
+from .seen import Seen, joined, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,12 @@ class StrandedTurns(Projection):
 
     def wants(self, facts: Sequence[Seen], page: Page) -> Iterator[tuple[Table[Any], Iterable[Key]]]:
         """Look at each pause, and then at its round."""
-        known = {fact.pause for fact in facts if not fact.first}
-        yield MEMBERS, [(pause,) for pause in known]
-        rows = [page.get(MEMBERS, pause) for pause in known]
+        pauses = known(facts)
+        yield MEMBERS, [(pause,) for pause in pauses]
+        rows = [page.get(MEMBERS, pause) for pause in pauses]
         leads = {row["lead"] for row in rows if row is not None and row["lead"]}
         # Settlements stand in the lead's stream, when its own row is gone.
-        yield ROUNDS, [(lead,) for lead in leads.union(known, joined(facts))]
+        yield ROUNDS, [(lead,) for lead in leads.union(pauses, joined(facts))]
 
     def fold(self, fact: Seen, page: Page) -> None:
         """Take one fact into its round."""
@@ -224,9 +224,11 @@ def _end(fact: Seen, page: Page, state: str) -> None:
 
 def _judge(round_: Values, members: dict[str, Any], fact: Seen, page: Page) -> None:
     """Say whether a round that was not handed out is ready, or from when on it is."""
-    ends = members.values()
-    open_ = [closes_at for state, closes_at, _ in ends if state == "open"]
-    holds = any(state == "answered" or (answers and state in ("lapsed", "open")) for state, _, answers in ends)
+    open_, holds = [], False
+    for state, closes_at, answers in members.values():
+        if state == "open":
+            open_.append(closes_at)
+        holds = holds or state == "answered" or (answers and state != "withdrawn")
     whole = len(members) == round_["calls"]
     if whole and not open_ and not holds:
         page.drop(ROUNDS, round_["lead"])

@@ -32,6 +32,12 @@ def stage(tmp_path):
     return made
 
 
+@pytest.fixture(params=["fork", "spawn"])
+def way(request, monkeypatch):
+    monkeypatch.setattr("pauseledger.infrastructure.check_apart._way", lambda: request.param)
+
+
+@pytest.mark.usefixtures("way")
 def test_what_another_process_finds_is_what_is_found_here(stage, monkeypatch):
     with closing(sqlite3.connect(stage.url[10:])) as connection, connection:
         connection.execute("UPDATE view_history_facts_4b SET version = 7")
@@ -43,6 +49,33 @@ def test_what_another_process_finds_is_what_is_found_here(stage, monkeypatch):
     assert [fault.view for fault in here.faults] == ["history"]
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_a_process_of_one_thread_is_forked_once_its_pool_is_at_rest(store, request, tmp_path):
+    """What waits in a pool could hold a lock at that moment; a process of several threads is started anew."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}" if store == "sqlite" else request.getfixturevalue("pg_dsn")
+    script = (
+        "import sys, threading; from pauseledger import LedgerSettings\n"
+        "from pauseledger.infrastructure import check_apart, checking\n"
+        "from pauseledger.infrastructure.wiring import open_recorder\n"
+        "checking.WORTH, ways = 0, []\n"
+        "way = check_apart._way\n"
+        "check_apart._way = lambda: ways.append(way()) or ways[-1]\n"
+        "if __name__ == '__main__':\n"
+        "    recorder = open_recorder(sys.argv[1], LedgerSettings())\n"
+        "    recorder.migrate()\n"
+        "    opening = check_apart.Opening.of(sys.argv[1], LedgerSettings())\n"
+        "    assert checking.check_ledger(recorder, opening).found == 0\n"
+        "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "    assert checking.check_ledger(recorder, opening).found == 0\n"
+        "    print(*ways)\n"
+    )
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    said = subprocess.run([sys.executable, str(path), url], capture_output=True, text=True, check=False)
+    assert (said.stdout.split(), said.stderr) == (["fork" if sys.platform == "linux" else "spawn", "spawn"], "")
+
+
+@pytest.mark.usefixtures("way")
 def test_an_error_and_an_end_come_through(stage, tmp_path):
     nowhere = Opening.of("sqlite:////dev/null/ledger.db", LedgerSettings())
     with comparing(nowhere) as faults, pytest.raises(StoreUnavailable, match="cannot be opened"):
