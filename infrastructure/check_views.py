@@ -3,7 +3,7 @@
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 from operator import itemgetter
@@ -51,23 +51,34 @@ class _Anew(SQLiteRows):
     def __init__(self, file: ViewsFile, projection: Projection, live: Rows) -> None:
         super().__init__(file, projection)
         self._live = live
+        self._ahead: dict[Query[Any], Future[Sequence[_Row]]] = {}
         self.differing: dict[Table[Any], int] = {}
         #: A build under way has no indexes.
         self.build = self.begin_build().build
 
+    def read_ahead(self, after: int, up_to: int, reader: Executor) -> None:
+        """Let the view's server look for what these facts are held against, while they are folded."""
+        wanted = [_between(table, after, up_to) for table in self._compared()]
+        self._ahead = {query: reader.submit(self._live.stored, query) for query in wanted}
+
+    def _compared(self) -> list[Table[Any]]:
+        """List the tables that are compared right away, those left out in which a row differs."""
+        return [table for table in self._projection.tables if _at_positions(table) and table not in self.differing]
+
     def save(self, at: Place, changes: Changes, position: int) -> None:
         """Write a batch and the position, but for what is compared right away."""
         super().save(at, {table: change for table, change in changes.items() if not _at_positions(table)}, position)
-        for table in filter(_at_positions, self._projection.tables):
-            if table not in self.differing:
-                come = changes[table].come if table in changes else ()
-                self._hold(table, sorted(come, key=_position_in(table)), at.position, position)
+        for table in self._compared():
+            come = changes[table].come if table in changes else ()
+            self._hold(table, sorted(come, key=_position_in(table)), at.position, position)
 
     def _live_name(self, connection: sqlite3.Connection, table: Table[Any]) -> str:  # noqa: ARG002 - one build is asked here
         return self._name(table, self.build)
 
     def _hold(self, table: Table[Any], expected: Sequence[_Row], after: int, up_to: int) -> None:
-        found = self._live.stored(Query(table, (("position", ">", after), ("position", "<=", up_to)), ("position",)))
+        query = _between(table, after, up_to)
+        ahead = self._ahead.pop(query, None)
+        found = self._live.stored(query) if ahead is None else ahead.result()
         if found != expected:
             wrong = next(other or one for one, other in zip_longest(found, expected) if one != other)
             self.differing[table] = _position_in(table)(wrong)
@@ -75,6 +86,10 @@ class _Anew(SQLiteRows):
 
 def _at_positions(table: Table[Any]) -> bool:
     return table.key == ("position",)
+
+
+def _between(table: Table[Any], after: int, up_to: int) -> Query[Any]:
+    return Query(table, (("position", ">", after), ("position", "<=", up_to)), ("position",))
 
 
 def _position_in(table: Table[Any]) -> Callable[[_Row], int]:
@@ -143,7 +158,7 @@ def _as_it_stands(log: Log, one: _Compared) -> list[Fault]:
 
 
 def _fold(log: Log, views: Sequence[_Compared], progress: Progress | None) -> None:
-    """Read the log once for all of them, the next batch meanwhile where a server can do that."""
+    """Read the log once for all of them, and the views' rows, meanwhile where a server can do that."""
     left = list(views)
     with ThreadPoolExecutor(1, thread_name_prefix="pauseledger-check") as pool:
         reading = Reading(log, _BATCH, pool if log.apart else None)
@@ -152,10 +167,11 @@ def _fold(log: Log, views: Sequence[_Compared], progress: Progress | None) -> No
             facts = log.seen(reading.after(first))
             if not facts:
                 return
-            for at, one in waiting:
-                if at.position != first:
-                    continue
-                its = facts if facts[-1].position <= one.place.position else _up_to(facts, one.place)
+            due = [(_up_to(facts, one.place), at, one) for at, one in waiting if at.position == first]
+            for its, at, one in due:
+                if its and one.rows.apart:
+                    one.anew.read_ahead(at.position, its[-1].position, pool)
+            for its, at, one in due:
                 if its:
                     try:
                         one.builder.fold(at, its)
@@ -169,7 +185,9 @@ def _fold(log: Log, views: Sequence[_Compared], progress: Progress | None) -> No
                 progress(first, max(one.place.position for _, one in waiting))
 
 
-def _up_to(facts: Sequence[Seen], place: Place) -> list[Seen]:
+def _up_to(facts: Sequence[Seen], place: Place) -> Sequence[Seen]:
+    if facts[-1].position <= place.position:
+        return facts
     return [fact for fact in facts if fact.position <= place.position]
 
 

@@ -66,6 +66,8 @@ class MemoryRows(Rows):
             if not all(_fits(table, row) for table, change in changes.items() for row in _values(table, change)):
                 raise RowsRejected("a value is not of its column's kind")
             tables = self._builds[at.build]
+            if any(_taken(tables[table], table, change) for table, change in changes.items()):
+                raise RowsRejected("a row stands there already")
             for table, change in changes.items():
                 for key in change.gone:
                     tables[table].pop(key, None)
@@ -163,6 +165,12 @@ def memory_rows(recorder: MemoryRecorder, projection: Projection) -> MemoryRows:
 
 def _values(table: Table[Any], change: Change) -> Iterator[Values]:
     return (dict(zip(table.columns, row, strict=True)) for row in change.come)
+
+
+def _taken(held: Mapping[Key, Values], table: Table[Any], change: Change) -> bool:
+    """Tell whether a row would come where one stands that nobody looked up, as a database's key would tell."""
+    gone = set(change.gone)
+    return any((key := table.key_of(row)) in held and key not in gone for row in _values(table, change))
 
 
 def _fits(table: Table[Any], row: Values) -> bool:

@@ -224,12 +224,14 @@ Changes = Mapping[Table[Any], Change]
 class _Sheet:
     """What a page knows of one table."""
 
-    __slots__ = ("added", "changed", "looked_up", "rows", "stored")
+    __slots__ = ("added", "changed", "looked_up", "rows", "stored", "unseen")
 
     def __init__(self) -> None:
         self.added: list[Row] = []
         self.rows: dict[Key, Values | None] = {}
         self.stored: set[Key] = set()
+        #: Written, and never looked up: whether a row stands there is found out by writing it.
+        self.unseen: set[Key] = set()
         self.changed: dict[Key, None] = {}
         self.looked_up = False
 
@@ -266,7 +268,10 @@ class Page:
 
     def put(self, table: Table[Any], values: Values) -> None:
         """Write a row."""
-        self._set(self._sheets.get(table) or self._sheet(table), table.key_of(values), values)
+        sheet, key = self._sheets.get(table) or self._sheet(table), table.key_of(values)
+        if key not in sheet.rows:
+            sheet.unseen.add(key)
+        self._set(sheet, key, values)
 
     def add(self, table: Table[Any], row: Row) -> None:
         """Write a row that nobody has written before, and that no batch looks at again."""
@@ -277,7 +282,7 @@ class Page:
     def drop(self, table: Table[Any], *key: Any) -> None:
         """Remove a row; no matter if there is none."""
         sheet = self._sheets.get(table) or self._sheet(table)
-        if key not in sheet.rows:
+        if key not in sheet.rows or key in sheet.unseen:
             # Nobody looked, so it may be there.
             sheet.stored.add(key)
         self._set(sheet, key, None)
@@ -314,6 +319,7 @@ class Page:
                 sheet.rows.clear()
                 sheet.stored.clear()
             sheet.changed, sheet.added = {}, []
+            sheet.unseen.clear()
         self._undo.clear()
 
 

@@ -120,9 +120,9 @@ def known(facts: Iterable[Seen]) -> set[str]:
     """Name the pauses that rows may stand of before these facts: all but those of which the first one begins it."""
     begun, others = set(), set()
     for fact in facts:
-        if fact.first:
+        if fact.first and fact.name == "pause.paused":
             begun.add(fact.pause)
-        elif fact.pause not in begun:
+        elif not fact.first and fact.pause not in begun:
             others.add(fact.pause)
     return others
 

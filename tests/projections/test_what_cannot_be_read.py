@@ -9,7 +9,9 @@ from pauseledger.domain.facts import Answered, Consumed, Paused, Refused
 from pauseledger.infrastructure.check_views import views_faults
 from pauseledger.infrastructure.mapper import FRONT, LENGTH_BYTES, STORED, Registry
 from pauseledger.infrastructure.store import HEADER_BYTES
-from pauseledger.infrastructure.stories import SCOPE, Stage, ask, asked, axes, turn
+from pauseledger.infrastructure.stories import ANSWER, SCOPE, Stage, ask, asked, axes, turn
+from pauseledger.projections import PROJECTIONS
+from pauseledger.projections.rows import Query
 
 GARBAGE = b"neither magic nor JSON"
 
@@ -216,3 +218,28 @@ async def test_a_switch_flipped_is_nobodys_pause(stage):
         await ledger.views.catch_up()
         assert (await ledger.views.open_pauses.most_urgent_of_all_tenants()).rows == ()
         assert {one.set_aside for one in await ledger.views.lag()} == {0}
+
+
+async def test_what_an_unreadable_fact_said_of_a_pause_before_it_began_stands_however_the_log_is_cut(
+    stage, monkeypatch
+):
+    """No row is looked up of a pause that begins in the same batch, and here one stands."""
+    monkeypatch.setattr("pauseledger.infrastructure.follower.KEPT_ROWS", -1)
+    async with stage.ledger() as ledger:
+        _, stranger, late = await pauses(ledger, 3)
+        await late.answer(ANSWER)
+        [row] = stage.rows(stranger.pause_id)
+        stage.overwrite(row, rewritten(row.state, lambda said: {**said, "pause": str(late.pause_id), "at": 7}))
+        seen = []
+        for batch in (1, 2, 100):
+            ledger.views.runner.rebuild_batch = batch
+            await ledger.views.rebuild()
+            tables = [(rows, table) for one, rows in ledger.views._rows.items() for table in tables_of(one)]
+            seen.append([list(map(tuple, rows.stored(Query(table, order=table.key)))) for rows, table in tables])
+        assert seen[0] == seen[1] == seen[2]
+        [item] = await ledger.views.stranded.unreadable_of_all_tenants()
+        assert item.pause == late.pause_id
+
+
+def tables_of(view):
+    return next(one for one in PROJECTIONS if one.name == view)().tables
