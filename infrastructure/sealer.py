@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .merkle import Edge, Unproved, consistency_proof, inclusion_proof, leaf_hash, root, verify_consistency
-from .notes import Checkpoint, Proof, Signer, Verifier
+from .notes import Checkpoint, Proof, Signer
 from .sealed import SealedRows, Tip
 
 #: Leaves a batch; larger ones are no faster, and hold the tip longer.
@@ -150,12 +150,3 @@ def prove_consistency(rows: SealedRows, older: Checkpoint, newer: Checkpoint) ->
     path = consistency_proof(rows.node(newer.size), older.size, newer.size)
     verify_consistency(older.size, newer.size, older.root, newer.root, path)
     return path
-
-
-def verifiers(lines: Sequence[str]) -> list[Verifier]:
-    """Read public keys, each on a line of its own.
-
-    Raises:
-        Unproved: one is none.
-    """
-    return [Verifier.parse(line) for line in lines if line.strip()]
