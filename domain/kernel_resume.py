@@ -268,8 +268,8 @@ class Going:
 async def continuing(turn: ResumedTurn) -> AsyncIterator[Going]:
     """Go on with a turn in one's own loop: its lease is renewed from entry on, and it is settled on exit.
 
-    `Continued` where the block ends, `Stalled` where it raises or is cancelled. A dispatch may be open on entry; whether
-    its calls have run by the end the ledger cannot see.
+    `Continued` where the block ends, `Stalled` where it raises or is cancelled. A dispatch may be open on entry;
+    whether its calls have run by the end the ledger cannot see.
 
     Raises:
         InteractionConfigurationError: the turn was entered before, or was redeemed in a transaction of the host's that
