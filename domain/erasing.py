@@ -95,6 +95,7 @@ class Erasing:
         vault = self.services.vault
         if vault is None:
             raise InteractionConfigurationError("an erasure is no part of a transaction; erase by the ledger itself")
+        await vault.require_eraser(self.kind)
         for _ in range(RELOADS):
             try:
                 done = await self._erase(vault)

@@ -112,6 +112,14 @@ class Vault(Protocol):
         """Tell of each pause that has keys whether this one still stands."""
         ...
 
+    async def require_eraser(self, kind: ContentKind) -> None:
+        """Make sure, before anything is written of it, that such keys may be destroyed here.
+
+        Raises:
+            InteractionConfigurationError: they may not.
+        """
+        ...
+
     async def destroy(self, pauses: Sequence[UUID], kind: ContentKind) -> None:
         """Destroy one key of each of these pauses for good; those that are destroyed stay so."""
         ...

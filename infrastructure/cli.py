@@ -1,9 +1,8 @@
 """The command line: every operation of the ledger, `--json` everywhere, and an exit code for each kind of end."""
 
-import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -36,7 +35,7 @@ from .cli_erasure import erasure
 from .cli_events import events
 from .cli_evidence import evidence
 from .cli_export import exports
-from .cli_inputs import Inputs, Named, Place, TokenArgument, Where, grouped, the_open_call
+from .cli_inputs import Inputs, Named, Place, TokenArgument, Where, grouped, in_ledger, the_open_call
 from .cli_keys import keys
 from .cli_shapes import (
     DONE,
@@ -55,8 +54,9 @@ from .cli_shapes import (
 )
 from .cli_switches import levers
 from .cli_views import views
-from .settings import store_url
-from .wiring import Ledger, open_ledger, open_recorder
+from .keys import KeyFile
+from .settings import KEYS_VARIABLE, keys_directory, store_url
+from .wiring import Ledger, embedded, open_recorder
 
 T = TypeVar("T")
 
@@ -133,14 +133,6 @@ def _outcome(arguments: list[str]) -> Outcome | None:
     return interrupted() if done else None
 
 
-def _in_ledger(where: Where, work: Callable[[Ledger], Awaitable[T]]) -> T:
-    async def inside() -> T:
-        async with open_ledger(where.store, where.settings()) as ledger:
-            return await work(ledger)
-
-    return asyncio.run(inside())
-
-
 # The life of a pause
 
 
@@ -214,7 +206,7 @@ def pause(
         )
         for one, asked in zip(calls, request, strict=True)
     ]
-    receipts = _in_ledger(where, lambda ledger: ledger.capability.pause_round(commands))
+    receipts = in_ledger(where, lambda ledger: ledger.capability.pause_round(commands), make=True)
     return paused(receipts, calls, as_round=len(calls) > 1)
 
 
@@ -250,7 +242,7 @@ def answer(
         )
         return receipt("answered", await ledger.capability.answer(command))
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @app.command()
@@ -279,7 +271,7 @@ def redeem(
     async def work(ledger: Ledger) -> Outcome:
         return resumed("resumed", await ledger.redeem(text, said, axes=axes, by=by, cites=answering.cites))
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @app.command()
@@ -302,7 +294,7 @@ def recover(
     async def work(ledger: Ledger) -> Outcome:
         return resumed("recovered", await _acting(ledger, named).recover(command))
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @app.command()
@@ -323,7 +315,7 @@ def settle(
     async def work(ledger: Ledger) -> Outcome:
         return receipt("settled", await _acting(ledger, named).settle(command))
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @app.command()
@@ -342,7 +334,7 @@ def withdraw(
     async def work(ledger: Ledger) -> Outcome:
         return receipt("withdrawn", await _acting(ledger, named).withdraw(command))
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @app.command()
@@ -366,7 +358,7 @@ def reissue(
     async def work(ledger: Ledger) -> Outcome:
         return reissued(await _acting(ledger, named).reissue(command))
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @app.command()
@@ -378,7 +370,7 @@ def lapse(where: Where, place: Place, named: Named) -> Outcome:
     async def work(ledger: Ledger) -> Outcome:
         return receipt("lapsed", await _acting(ledger, named).lapse(command))
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @app.command(name="show")
@@ -399,7 +391,7 @@ def show_pause(
         state = None if now is None else now.state
         return shown(pause, state, facts, tell_all(facts, content=content), content=content)
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 # The ledger itself
@@ -436,14 +428,24 @@ def migrate(
     finally:
         recorder.close()
     shape = {"outcome": "migrated", "store": url.partition(":")[0], "done": done}
-    return Outcome(shape, done or ["the tables are there, and as this version makes them"])
+    lines = [*(done or ["the tables are there, and as this version makes them"])]
+    if not embedded(url):
+        keyless = _keyless(where)
+        shape, lines = shape | keyless, [*lines, *(f"next    {says}" for says in keyless.values())]
+    return Outcome(shape, lines)
+
+
+def _keyless(where: Where) -> dict[str, str]:
+    """Say what comes next where a ledger on a server has no keys here yet."""
+    file = KeyFile(keys_directory(where.keys_dir))
+    return {} if os.environ.get(KEYS_VARIABLE) or file.there else {"next": str(file.none_here())}
 
 
 @app.command()
 @grouped
 def restored(where: Where) -> Outcome:
     """Say that the store was restored, or failed over asynchronously: every older token ends until minted again."""
-    recorder = open_recorder(store_url(where.store), where.settings())
+    recorder = where.recorder()
     try:
         epoch = recorder.draw_epoch()
     finally:

@@ -20,7 +20,6 @@ from ..domain.sentences import tell_all
 from ..domain.turn import TURN_BYTES
 from .cli_inputs import Inputs, Named, Place, Where, grouped
 from .cli_shapes import Outcome, fact_shape
-from .wiring import open_ledger
 
 authority = typer.Typer()
 
@@ -71,7 +70,7 @@ def present(
     command = PresentCommand(named.pause, axes=named.axes(place), to=Actor(to), rendering=shown)
 
     async def inside() -> Outcome:
-        async with open_ledger(where.store, where.settings()) as ledger:
+        async with where.ledger() as ledger:
             by = ledger.capability if named.by is None else ledger.operator(named.by)
             seen = await by.presented(command)
         shape = {
@@ -113,7 +112,7 @@ def policy(
     chosen = None if rules is None else _policy(Inputs().raw("policy", rules, POLICY_BYTES))
 
     async def inside() -> Governed:
-        async with open_ledger(where.store, where.settings()) as ledger:
+        async with where.ledger() as ledger:
             return await ledger.capability.govern(
                 interaction, chosen, by=Actor(operator), ends_earlier=not spare_earlier
             )
@@ -135,7 +134,7 @@ def policies(
     where.must_be_there()
 
     async def inside() -> tuple[PolicyChanged, ...]:
-        async with open_ledger(where.store, where.settings()) as ledger:
+        async with where.ledger() as ledger:
             return await ledger.capability.policies()
 
     changes = asyncio.run(inside())

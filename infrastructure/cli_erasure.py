@@ -1,7 +1,6 @@
 """The command line's `erase`, `hold`, `retention` and `subject`: what is destroyed, what is kept, and what is told."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -15,6 +14,7 @@ from ..domain.content import ContentKind
 from ..domain.erasing import KINDS, Erased
 from ..domain.errors import (
     ErasureHeld,
+    InteractionConfigurationError,
     LedgerCorrupt,
     LedgerError,
     LedgerTooNew,
@@ -24,10 +24,10 @@ from ..domain.errors import (
 )
 from ..domain.facts import rfc3339
 from ..domain.sentences import tell_all
-from .cli_inputs import Where, grouped
+from .cli_inputs import Where, grouped, in_ledger
 from .cli_shapes import EXITS, Outcome, fact_shape, failed
 from .subjects import Named
-from .wiring import Ledger, open_ledger
+from .wiring import Ledger
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def erase(
         await erasing.erase(_of_person(named, kinds))
         return await erasing.told()
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @dataclass(slots=True)
@@ -103,6 +103,8 @@ class _Each:
                 except (ErasureHeld, NotErasable, LedgerCorrupt, LedgerTooNew, RequestMissing) as kept:
                     self.kept.append((pause, kept))
                 except LedgerError as gone:
+                    if isinstance(gone, InteractionConfigurationError) and not self.done:
+                        raise
                     self.kept.append((pause, gone))
                     return
 
@@ -141,7 +143,7 @@ class _Each:
             for pause in self.spared
         ]
         lines = [*(lines or ["nothing names them"]), *_unread(self.unreadable)]
-        if not scrubbed:
+        if self.done and not scrubbed:
             lines.append("scrub   traces of the keys may be in the store's own files; run `pauseledger keys scrub`")
         return Outcome(shape, lines)
 
@@ -185,7 +187,7 @@ def place(
         number = await ledger.operator(Actor(operator)).place_hold(scope, reason, pause)
         return Outcome({"outcome": "hold_placed", "hold": number}, [f"hold    {number} stands"])
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @hold.command()
@@ -207,7 +209,7 @@ def lift(
         await ledger.operator(Actor(operator)).lift_hold(scope, number, reason)
         return Outcome({"outcome": "hold_lifted", "hold": number}, [f"hold    {number} is lifted"])
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @hold.command(name="list")
@@ -233,7 +235,7 @@ def list_holds(where: Where, *, operator: Who, tenant: Tenant) -> Outcome:
         lines += [f"floor   {one['days']} days" for one in floors]
         return Outcome({"outcome": "custody", "holds": holds, "floors": floors}, lines or ["nothing is held"])
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @erasure.command()
@@ -255,7 +257,7 @@ def retention(
         await ledger.operator(Actor(operator)).keep(scope, days, reason)
         return Outcome({"outcome": "retention_set", "days": days}, [f"floor   {days} days"])
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @erasure.command()
@@ -289,7 +291,7 @@ def subject(
         }
         return Outcome(shape, [*(lines or ["nothing names them"]), *_unread(named.unreadable)])
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 async def _story(ledger: Ledger, pause: UUID, shown: Sequence[UUID]) -> dict[str, Any]:
@@ -303,11 +305,3 @@ async def _story(ledger: Ledger, pause: UUID, shown: Sequence[UUID]) -> dict[str
         "sentences": tell_all(facts, content=True),
         "unreadable": None,
     }
-
-
-def _in_ledger(where: Where, work: Callable[[Ledger], Awaitable[T]]) -> T:
-    async def inside() -> T:
-        async with open_ledger(where.store, where.settings()) as ledger:
-            return await work(ledger)
-
-    return asyncio.run(inside())

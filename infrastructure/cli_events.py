@@ -9,7 +9,6 @@ import typer
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome
 from .cli_views import Limit, Reach, table
-from .wiring import open_ledger
 
 events = typer.Typer()
 
@@ -30,7 +29,7 @@ def show_events(
     scope = reach.scope
 
     async def inside() -> Outcome:
-        async with open_ledger(where.store, where.settings()) as ledger:
+        async with where.ledger() as ledger:
             page = await (
                 ledger.events.page_of_all_tenants(after=after, limit=limit)
                 if scope is None

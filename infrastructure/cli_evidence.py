@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, Self, TypeVar
 from uuid import UUID
@@ -24,7 +24,7 @@ from .check_apart import Opening
 from .check_tables import unreadable
 from .check_tree import Kept
 from .checking import check_ledger
-from .cli_inputs import Where, grouped
+from .cli_inputs import Where, grouped, in_ledger
 from .cli_shapes import Outcome
 from .cli_views import bar
 from .keys import KEY_FILE, VAULT_ENVIRONMENT, KeyFile, KeyRing
@@ -37,8 +37,8 @@ from .readings import record_reading
 from .sealed import NO_HEAD, SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
-from .settings import KEYS_VARIABLE, LedgerSettings, keys_directory, store_url
-from .wiring import Ledger, open_ledger, open_recorder, product_version
+from .settings import KEYS_VARIABLE, keys_directory, store_url
+from .wiring import Ledger, embedded, product_version
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,16 +83,16 @@ def seal(
 ) -> Outcome:
     """Put what the log holds into the tree, sign its head, and keep it outside. Any number may seal; one does."""
     settings = dataclasses.replace(where.settings(), anchors=[anchor_of(one) for one in anchor or ()], anchor_seconds=0)
-    embedded = not store_url(where.store).startswith("postgres")
 
     async def work(ledger: Ledger) -> Sealing:
-        notary = ledger.notary(make_key=embedded)
+        notary = ledger.notary(make_key=embedded(store_url(where.store)))
         return await (asyncio.to_thread(notary.seal) if every is None else _again_and_again(notary, every))
 
-    done = in_ledger(where, settings, work)
+    done = in_ledger(where, work, settings)
     shape = {"outcome": "faults" if done.late else "sealed", **dataclasses.asdict(done), "late": list(done.late)}
     late = [f"fault   a row turned up late, at position {at}; it is leaf {done.size} or below" for at in done.late]
-    head = done.head or "no head was signed: there is no log key; `pauseledger keys log` makes one"
+    none = "there is no log key; `pauseledger keys log` makes one" if done.size else "the ledger has no rows yet"
+    head = done.head or f"no head was signed: {none}"
     return Outcome(shape, [f"sealed  {done.sealed} more, {done.size} in all", *late, *head.splitlines()])
 
 
@@ -265,7 +265,7 @@ class Opened:
     def __init__(self, where: Where) -> None:
         self._settings = where.settings()
         where.must_be_there()
-        self.recorder = open_recorder(store_url(where.store), self._settings)
+        self.recorder = where.recorder()
         self.rows = sealed_rows(self.recorder)
 
     def __enter__(self) -> Self:
@@ -343,13 +343,3 @@ def key_in(path: Path) -> Verifier:
         return Verifier.parse(text_in(path))
     except Unproved as none:
         raise InteractionConfigurationError(f"{path}: {none}") from None
-
-
-def in_ledger(where: Where, settings: LedgerSettings, work: Callable[[Ledger], Awaitable[T]]) -> T:
-    """Do something in an opened ledger."""
-
-    async def inside() -> T:
-        async with open_ledger(where.store, settings) as ledger:
-            return await work(ledger)
-
-    return asyncio.run(inside())

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import typer
 
-from .cli_evidence import Auditor, Opened, in_ledger, key_in, proving, text_in
-from .cli_inputs import Where, grouped
+from .cli_evidence import Auditor, Opened, key_in, proving, text_in
+from .cli_inputs import Where, grouped, in_ledger
 from .cli_shapes import Outcome
 from .cli_views import Reach, bar, moment_of
 from .export import Export, ExportCommand, require_key
@@ -20,7 +20,7 @@ from .mapper import FactMapper
 from .sealer import Sealing
 from .settings import keys_directory, store_url
 from .vault import Vault
-from .wiring import Ledger, vault_ring
+from .wiring import Ledger, embedded, vault_ring
 
 exports = typer.Typer()
 
@@ -91,9 +91,7 @@ def _vault(where: Where, opened: Opened) -> Vault | None:
 
 
 def _seal(where: Where) -> None:
-    embedded = not store_url(where.store).startswith("postgres")
-
     async def work(ledger: Ledger) -> Sealing:
-        return await asyncio.to_thread(ledger.notary(make_key=embedded).seal)
+        return await asyncio.to_thread(ledger.notary(make_key=embedded(store_url(where.store))).seal)
 
-    in_ledger(where, where.settings(), work)
+    in_ledger(where, work)

@@ -1,5 +1,6 @@
 """What the command line is given: options in groups, files, tokens and axes."""
 
+import asyncio
 import dataclasses
 import functools
 import importlib
@@ -8,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -23,8 +24,9 @@ from ..domain.errors import InteractionConfigurationError, PauseRejected
 from ..domain.interactions import VALUE_BYTES, Interaction
 from ..domain.turn import TURN_BYTES, Turn
 from .settings import STORE_VARIABLE, LedgerSettings, store_url
+from .store import LedgerRecorder
 from .transcripts import known
-from .wiring import sqlite_path
+from .wiring import Ledger, open_recorder, sqlite_path
 
 T = TypeVar("T")
 
@@ -92,8 +94,27 @@ class Where:
             interactions=tuple(one for named in self.interactions or () for one in loaded(named)),
         )
 
+    def ledger(self, settings: LedgerSettings | None = None, *, make: bool = False) -> Ledger:
+        """Name the ledger, to be entered; one that is not there is made with `make` alone.
+
+        Raises:
+            InteractionConfigurationError: there is none, or the host's interactions cannot be loaded.
+        """
+        if not make:
+            self.must_be_there(views=False)
+        return Ledger(store_url(self.store), settings or self.settings(), make=make)
+
+    def recorder(self) -> LedgerRecorder:
+        """Open the store of a ledger that is there.
+
+        Raises:
+            InteractionConfigurationError: there is none, or no store has such a URL.
+        """
+        self.must_be_there(views=False)
+        return open_recorder(store_url(self.store), self.settings(), make=False)
+
     def must_be_there(self, *, views: bool = True) -> None:
-        """Let nobody who only reads make a ledger: that of a mistyped path would be empty, and whole.
+        """Let a first pause and `migrate` alone make a ledger: that of a mistyped path would be empty, and whole.
 
         Raises:
             InteractionConfigurationError: there is no file where a SQLite ledger is said to be, or (with `views`)
@@ -203,6 +224,22 @@ def grouped(command: Callable[..., T]) -> Callable[..., T]:
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return flat
+
+
+def in_ledger(
+    where: Where,
+    work: Callable[[Ledger], Awaitable[T]],
+    settings: LedgerSettings | None = None,
+    *,
+    make: bool = False,
+) -> T:
+    """Do something in an opened ledger, which is made only with `make`."""
+
+    async def inside() -> T:
+        async with where.ledger(settings, make=make) as ledger:
+            return await work(ledger)
+
+    return asyncio.run(inside())
 
 
 def _missing(url: str) -> Path | None:

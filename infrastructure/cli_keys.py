@@ -19,7 +19,7 @@ from .settings import KEYS_VARIABLE, keys_directory, store_url
 from .standing import standing
 from .store import wrapper_of
 from .vault import Vault, vault_rows
-from .wiring import open_ledger, open_recorder, vault_ring
+from .wiring import vault_ring
 
 keys = typer.Typer(
     help="The keys that seal tokens: make one, let every host read it, promote it, and retire the former when no pause "
@@ -68,7 +68,7 @@ def retire(where: Where, kid: Kid) -> Outcome:
         return _told("key_retired", _retired_from_vault(where, file, kid))
 
     async def inside() -> KeyLife:
-        async with open_ledger(where.store, where.settings()) as ledger:
+        async with where.ledger() as ledger:
             leeway = timedelta(seconds=where.leeway)
 
             def blocked_by(stopped: datetime) -> Sequence[UUID]:
@@ -80,7 +80,7 @@ def retire(where: Where, kid: Kid) -> Outcome:
 
 
 def _retired_from_vault(where: Where, file: KeyFile, kid: str) -> KeyLife:
-    recorder = open_recorder(store_url(where.store), where.settings())
+    recorder = where.recorder()
 
     def require_unused() -> None:
         if any(kid in (wrapper_of(row.content), wrapper_of(row.person)) for row in vault_rows(recorder)):
@@ -106,8 +106,7 @@ def rewrap(where: Where) -> Outcome:
 
     With `retire` after it, what stands in older backups of the vault opens nowhere any more.
     """
-    url, settings = store_url(where.store), where.settings()
-    ring, recorder = vault_ring(url, settings), open_recorder(url, settings)
+    ring, recorder = vault_ring(store_url(where.store), where.settings()), where.recorder()
     if ring is None:
         raise InteractionConfigurationError("there is no vault key; make one by `pauseledger keys new --vault`")
     try:
@@ -123,7 +122,7 @@ def rewrap(where: Where) -> Outcome:
 @grouped
 def scrub(where: Where) -> Outcome:
     """Overwrite what destroyed keys left in the store's own files; on PostgreSQL a VACUUM, as the tables' owner."""
-    recorder = open_recorder(store_url(where.store), where.settings())
+    recorder = where.recorder()
     try:
         done = recorder.scrub()
     finally:
@@ -155,7 +154,7 @@ def log(
 ) -> Outcome:
     """Tell the public key that this ledger's tree heads are signed with; the key is made where there is none."""
     directory = keys_directory(where.keys_dir)
-    recorder = open_recorder(store_url(where.store), where.settings())
+    recorder = where.recorder()
     try:
         ledger_id = recorder.identity().ledger_id
         if not another:

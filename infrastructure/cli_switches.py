@@ -10,7 +10,6 @@ from ..domain.sentences import tell_all
 from ..domain.switches import Surface, SwitchFlipped, as_flipped
 from .cli_inputs import Where, grouped
 from .cli_shapes import Outcome, fact_shape
-from .wiring import open_ledger
 
 levers = typer.Typer()
 
@@ -28,7 +27,7 @@ def switch(
     """Flip a surface of the door, for every process on this ledger within a second; recorded with who did it."""
 
     async def inside() -> bool:
-        async with open_ledger(where.store, where.settings()) as ledger:
+        async with where.ledger() as ledger:
             return await ledger.flip(surface, on, Actor(operator))
 
     changed = asyncio.run(inside())
@@ -43,7 +42,7 @@ def switches(where: Where) -> Outcome:
     where.must_be_there()
 
     async def inside() -> list[SwitchFlipped]:
-        async with open_ledger(where.store, where.settings()) as ledger:
+        async with where.ledger() as ledger:
             facts = await ledger.story(ledger.switches.stream)
             return [fact for fact in facts if isinstance(fact, SwitchFlipped)]
 

@@ -22,10 +22,10 @@ from ..domain.sentences import harmless
 from ..projections.open_pauses import Inbox, OpenPause
 from ..projections.projection import SetAside, View
 from ..projections.stranded import Stranded
-from .cli_inputs import Where, grouped
+from .cli_inputs import Where, grouped, in_ledger
 from .cli_shapes import Outcome
 from .following import Following
-from .wiring import Ledger, open_ledger
+from .wiring import Ledger
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -74,7 +74,7 @@ def _asking(where: Where, view: str, ask: Callable[[Ledger, list[str]], Awaitabl
     where.must_be_there()
 
     async def inside() -> Outcome:
-        async with open_ledger(where.store, where.settings()) as ledger:
+        async with where.ledger() as ledger:
             behind: list[str] = []
             if not await ledger.views.catch_up(CATCH_UP, [view]):
                 behind = ["behind  the view has not caught up with the log; see `pauseledger lag`"]
@@ -362,7 +362,7 @@ def lag(where: Where) -> Outcome:
             )
         return Outcome({"outcome": "lag", "rows": [_shape(one) for one in found]}, lines)
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @views.command()
@@ -378,7 +378,7 @@ def rebuild(where: Where, view: Annotated[str, typer.Argument(metavar="VIEW", he
         lines = [f"rebuilt {name} up to position {position}" for name, position in positions.items()]
         return Outcome({"outcome": "rebuilt", "positions": positions}, lines)
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 @views.command()
@@ -399,7 +399,7 @@ def follow(
             [f"followed {view} up to position {position}" for view, position in positions.items()],
         )
 
-    return _in_ledger(where, work)
+    return in_ledger(where, work)
 
 
 async def _until_told(following: Following) -> None:
@@ -417,14 +417,6 @@ async def _until_told(following: Following) -> None:
 
 
 # What they have in common
-
-
-def _in_ledger(where: Where, work: Callable[[Ledger], Awaitable[T]]) -> T:
-    async def inside() -> T:
-        async with open_ledger(where.store, where.settings()) as ledger:
-            return await work(ledger)
-
-    return asyncio.run(inside())
 
 
 @contextmanager

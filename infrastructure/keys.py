@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ from ..domain.errors import InteractionConfigurationError
 ENVIRONMENT = "PAUSELEDGER_KEYS"
 #: Where vault keys come from where `PAUSELEDGER_KEYS` gives the others.
 VAULT_ENVIRONMENT = "PAUSELEDGER_VAULT_KEYS"
+#: Where the directory of the key file comes from.
+DIRECTORY_ENVIRONMENT = "PAUSELEDGER_KEYS_DIR"
 #: The key file in its directory.
 KEY_FILE = "keys.json"
 KID_BYTES = 4
@@ -192,6 +195,28 @@ class KeyFile:
         self._path = directory / KEY_FILE
         self._lock = directory / "keys.lock"
 
+    @property
+    def there(self) -> bool:
+        """Whether there is a file."""
+        with self._told("read"):
+            return self._path.exists()
+
+    def none_here(self) -> InteractionConfigurationError:
+        """Say what to do where there is no file."""
+        made = f"pauseledger keys new --keys-dir {shlex.quote(str(self._directory))}"
+        return InteractionConfigurationError(
+            f"there is no key file {self._path}: where one host is enough, make it by `{made}`; where several share "
+            f"the ledger, give all of them the same, by one directory ({DIRECTORY_ENVIRONMENT}) or by {ENVIRONMENT}"
+        )
+
+    def gone(self) -> InteractionConfigurationError:
+        """Say what to do where there is no file, and a ledger that opens by its keys alone."""
+        return InteractionConfigurationError(
+            f"there is no key file {self._path}, and this ledger was written under keys that are not here: put it "
+            f"back, or name its directory by {DIRECTORY_ENVIRONMENT} (--keys-dir), or set {ENVIRONMENT} and "
+            f"{VAULT_ENVIRONMENT}; no other key opens its texts and tokens, and none was made"
+        )
+
     def load(self) -> KeyRing:
         """Read the ring; a running process reads it again by itself."""
         return KeyRing(self._of("tokens"), reload=lambda: self._of("tokens"))
@@ -332,9 +357,7 @@ class KeyFile:
         try:
             yield
         except FileNotFoundError:
-            raise InteractionConfigurationError(
-                f"there is no key file {self._path}; open the ledger once to have it made, or set {ENVIRONMENT}"
-            ) from None
+            raise self.none_here() from None
         except OSError as error:
             raise InteractionConfigurationError(
                 f"cannot {doing} the key file {self._path}: {error.strerror}; check its owner and its directory"

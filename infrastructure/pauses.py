@@ -409,6 +409,10 @@ class EventSourcedPauses:
         """Tell of each pause that has keys whether this one still stands."""
         return {row.pause: getattr(row, kind) is not None for row in await self._streams.vault(pauses)}
 
+    async def require_eraser(self, kind: ContentKind) -> None:
+        """Make sure, before anything is written of it, that such keys may be destroyed here."""
+        await self._run(self._recorder.require_eraser, kind)
+
     async def destroy(self, pauses: Sequence[UUID], kind: ContentKind) -> None:
         """Destroy one key of each of these pauses for good, and forget it here."""
         await self._run(self._recorder.destroy, pauses, kind)

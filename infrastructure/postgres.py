@@ -375,6 +375,15 @@ class PostgresRecorder(LedgerRecorder):
         found = self._repeat("vault first", (limit,)) if pause is None else self._repeat("vault after", (pause, limit))
         return [VaultRow(*row) for row in found]
 
+    def require_eraser(self, kind: KeyKind) -> None:
+        """Ask the server whether this role may update the two columns of such a key."""
+        [(role, may)] = self._repeat("may destroy", (kind, f"{kind}_destroyed_at"))
+        if not may:
+            raise InteractionConfigurationError(
+                f"the database role {role} may not destroy keys, and nothing was recorded or withdrawn; erase as the "
+                "role that `pauseledger migrate --eraser-role NAME` was given, or as the tables' owner"
+            )
+
     def destroy(self, pauses: Sequence[UUID], kind: KeyKind) -> int:
         """Destroy one data key of each of these pauses; what the server keeps of old rows is `scrub`'s business.
 

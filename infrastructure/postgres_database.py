@@ -228,6 +228,10 @@ _STATEMENTS = {
     "vault": f"{_KEYS} WHERE pause = ANY(%b::uuid[]) ORDER BY pause",
     "vault after": f"{_KEYS} WHERE pause > %b::uuid ORDER BY pause LIMIT %b::bigint",
     "vault first": f"{_KEYS} ORDER BY pause LIMIT %b::bigint",
+    "may destroy": """
+SELECT current_user, has_column_privilege({vault_name}::regclass, %b::text, 'UPDATE')
+    AND has_column_privilege({vault_name}::regclass, %b::text, 'UPDATE')
+""",
     "destroy content": _DESTROY.replace("KIND", "content"),
     "destroy person": _DESTROY.replace("KIND", "person"),
     "rewrap": """

@@ -281,7 +281,7 @@ class SQLiteRecorder(LedgerRecorder):
 
     def tables(self) -> set[str]:
         """Name the tables that are there, and make none."""
-        with _told(), closing(self._connect()) as connection:
+        with self._told(), closing(self._connect()) as connection:
             return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def broken_rules(self) -> Sequence[str]:
@@ -322,7 +322,7 @@ class SQLiteRecorder(LedgerRecorder):
 
     def migrate(self) -> list[str]:
         """Make the file and the tables where they are missing; bring older tables over."""
-        with _told(), self._turn():
+        with self._told(), self._turn():
             self._make_file()
             connection = self._connect()
             try:
@@ -449,7 +449,7 @@ class SQLiteRecorder(LedgerRecorder):
             raise StoreUnavailable("the store is closed")
         shelf = self._idle if idle is None else idle
         self._require_file()
-        with _told():
+        with self._told():
             connection = self._take(shelf)
             self._file = self._file or self._at_path()
             try:
@@ -459,6 +459,22 @@ class SQLiteRecorder(LedgerRecorder):
                 raise
             finally:
                 self._give(shelf, connection)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            name = _name(error)
+            raise StoreUnavailable(f"SQLite cannot use {self._path}: {name}{self._remedy(name)}") from None
+
+    def _remedy(self, name: str) -> str:
+        kind = "_".join(name.split("_")[:2])
+        if kind == "SQLITE_CANTOPEN" and self._path.is_file() and not os.access(self._path.parent, os.W_OK):
+            # So it says of a disk or a folder where the files beside cannot be made.
+            kind = "SQLITE_READONLY"
+        says = _REMEDIES.get(kind)
+        return "" if says is None else f"; {says}"
 
     def _require_file(self) -> None:
         """Take nothing into a file that nobody finds any more, and make no second one in its place.
@@ -470,6 +486,10 @@ class SQLiteRecorder(LedgerRecorder):
             raise StoreUnavailable(
                 "the SQLite file was moved, removed or replaced while it was open; put it back, or open the ledger anew"
             )
+
+    @property
+    def _uri(self) -> str:
+        return f"{self._path.as_uri()}?mode=rw"
 
     def _at_path(self) -> tuple[int, int] | None:
         try:
@@ -501,19 +521,24 @@ class SQLiteRecorder(LedgerRecorder):
     def _open(self) -> sqlite3.Connection:
         if self._create:
             self._make_file()
+        elif self._file is None:
+            self._require_tables()
         connection = self._connect()
         try:
             if not _revision(connection):
-                self._make_tables_or_refuse(connection)
+                _make_tables(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _make_tables_or_refuse(self, connection: sqlite3.Connection) -> None:
-        if not self._create:
-            raise StoreUnavailable("there is no ledger in the SQLite file; run `pauseledger migrate`")
-        _make_tables(connection)
+    def _require_tables(self) -> None:
+        """Change nothing, not even the mode of its log, of a file that may be somebody else's."""
+        with closing(sqlite3.connect(self._uri, uri=True, timeout=self._busy_timeout)) as connection:
+            if not _revision(connection):
+                raise StoreUnavailable(
+                    f"there is no ledger in {self._path}; name the file you mean, or make one by `pauseledger migrate`"
+                )
 
     def _make_file(self) -> None:
         try:
@@ -526,11 +551,13 @@ class SQLiteRecorder(LedgerRecorder):
         except FileExistsError:
             return
         except OSError as error:
-            raise StoreUnavailable(f"the SQLite file cannot be opened: {error.strerror}") from None
+            raise StoreUnavailable(
+                f"the SQLite file {self._path} cannot be made: {error.strerror}; check its folder's owner and disk"
+            ) from None
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"{self._path.as_uri()}?mode=rw",
+            self._uri,
             uri=True,
             timeout=self._busy_timeout,
             isolation_level=None,
@@ -559,10 +586,23 @@ class SQLiteRecorder(LedgerRecorder):
             else:
                 break
         if mode != "wal":
-            raise StoreUnavailable(f"the SQLite file cannot be kept in WAL mode (it stays in {mode})")
+            raise StoreUnavailable(
+                f"the SQLite file {self._path} cannot be kept in WAL mode (it stays in {mode}); keep it on a local disk"
+            )
 
 
 _LAST = (1 << 63) - 1
+#: What to do, by the kind of what SQLite says (https://sqlite.org/rescode.html).
+_REMEDIES = {
+    "SQLITE_BUSY": "another process kept it busy; try again",
+    "SQLITE_CANTOPEN": "is there a ledger? `pauseledger migrate` makes one",
+    "SQLITE_CORRUPT": "it is damaged; put a backup back",
+    "SQLITE_FULL": "its disk is full; make room, and try again",
+    "SQLITE_IOERR": "its disk is full or fails; make room, or move the file, and try again",
+    "SQLITE_NOTADB": "it is no SQLite database; name the ledger's own file, or put a backup back",
+    "SQLITE_READONLY": "it is not this user's to write, or its disk or folder is read-only. SQLite writes beside a file"
+    " to read it too: come as its owner, or copy it, and what lies beside by its name with -wal, to where you may write",
+}
 _FILES = ("sqlite.sql", "sqlite_sealed.sql", "sqlite_vault.sql")
 _ROWS = "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events"
 _KEYS = "SELECT pause, content_key, person_key, content, person FROM vault"
@@ -709,16 +749,6 @@ def _commit(connection: sqlite3.Connection) -> None:
         if _name(error).startswith("SQLITE_BUSY"):
             raise
         raise StoreUnavailable(f"SQLite could not finish a commit: {_name(error)}", outcome="unknown") from None
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        name = _name(error)
-        hint = "; is there a ledger? `pauseledger migrate` makes one" if name.startswith("SQLITE_CANTOPEN") else ""
-        raise StoreUnavailable(f"SQLite could not do it: {name}{hint}") from None
 
 
 def _name(error: sqlite3.Error) -> str:

@@ -322,6 +322,13 @@ class LedgerRecorder(ApplicationRecorder):
     def vault_after(self, pause: UUID | None, limit: int) -> Sequence[VaultRow]:
         """Go through the vault by pause: at most `limit` rows after that one, or from the first on."""
 
+    def require_eraser(self, kind: KeyKind) -> None:
+        """Make sure, before anything is written of it, that this role may destroy such keys.
+
+        Raises:
+            InteractionConfigurationError: it may not; the message names the role that may.
+        """
+
     @abstractmethod
     def destroy(self, pauses: Sequence[UUID], kind: KeyKind) -> int:
         """Destroy one data key of each of these pauses for good, and tell of how many it was still there."""

@@ -66,8 +66,11 @@ POSTGRES = ("postgresql", "postgres")
 class Ledger:
     """One ledger, opened. Use it as `async with open_ledger(...) as ledger`."""
 
-    def __init__(self, url: str, settings: LedgerSettings, registry: Registry | None = None) -> None:
+    def __init__(
+        self, url: str, settings: LedgerSettings, registry: Registry | None = None, *, make: bool = True
+    ) -> None:
         self._url = url
+        self._make = make
         self._settings = settings
         self._registry = registry
         self._executor: Executor | None = None
@@ -332,6 +335,7 @@ class Ledger:
         settings = self._settings
         self._recorder = recorder = self._store()
         identity = recorder.identity()
+        tokens = key_ring(self._url, settings, written=identity.vault_kid is not None)
         ring = vault_ring(self._url, settings)
         require_opened(recorder, identity.vault_kid, ring)
         assert self._executor is not None  # noqa: S101 - made on entry
@@ -356,7 +360,7 @@ class Ledger:
             pauses=pauses,
             vault=pauses,
             policies=PolicyBook(pauses, identity.ledger_id),
-            seal=TokenSeal(key_ring(self._url, settings), ledger_id=identity.ledger_id, audience=settings.audience),
+            seal=TokenSeal(tokens, ledger_id=identity.ledger_id, audience=settings.audience),
             interactions=interactions,
             transcripts=transcripts,
             journal=StructuredJournal(),
@@ -371,7 +375,7 @@ class Ledger:
         return HumanInteractionCapability(services), pauses, services
 
     def _store(self) -> LedgerRecorder:
-        return open_recorder(self._url, self._settings)
+        return open_recorder(self._url, self._settings, make=self._make)
 
     async def _close(self) -> None:
         executor, rules, recorder, views = self._executor, self._rules, self._recorder, self._views
@@ -404,8 +408,8 @@ def open_ledger(store: str | None = None, settings: LedgerSettings | None = None
     return Ledger(store_url(store), settings or LedgerSettings())
 
 
-def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
-    """Open the store a URL names.
+def open_recorder(url: str, settings: LedgerSettings, *, make: bool = True) -> LedgerRecorder:
+    """Open the store a URL names; without `make` no tables are made in a file that has none.
 
     Raises:
         InteractionConfigurationError: no store has such a URL.
@@ -414,7 +418,7 @@ def open_recorder(url: str, settings: LedgerSettings) -> LedgerRecorder:
         return MemoryRecorder()
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
-        return SQLiteRecorder(sqlite_path(url), busy_timeout=settings.busy_timeout)
+        return SQLiteRecorder(sqlite_path(url), busy_timeout=settings.busy_timeout, create=make)
     if scheme in POSTGRES:
         from .postgres import PostgresRecorder  # noqa: PLC0415 - a driver that an embedded ledger need not load
 
@@ -481,10 +485,19 @@ def sqlite_path(url: str) -> Path:
     return Path(path)
 
 
-def key_ring(url: str, settings: LedgerSettings) -> KeyRing:
+def embedded(url: str) -> bool:
+    """Tell whether a store is this host's alone, so that its keys may be made here.
+
+    Beside a server they are not: each of its hosts would make its own, and open none of the others' tokens.
+    """
+    return url == MEMORY or url.startswith("sqlite:")
+
+
+def key_ring(url: str, settings: LedgerSettings, *, written: bool = False) -> KeyRing:
     """Find the keys: in the environment, or in the key file, which is made on first use with an embedded store only.
 
-    A ledger in memory ends with its process, and so does its key, unless one is configured.
+    A ledger in memory ends with its process, and so does its key, unless one is configured. For a ledger that was
+    `written` under keys no others are made.
 
     Raises:
         InteractionConfigurationError: there are none, or they are not safe where they are.
@@ -495,8 +508,9 @@ def key_ring(url: str, settings: LedgerSettings) -> KeyRing:
     if url == MEMORY and settings.keys_directory is None:
         return KeyRing.ephemeral()
     keys = KeyFile(keys_directory(settings.keys_directory))
-    embedded = url == MEMORY or url.startswith("sqlite:")
-    return keys.create() if embedded else keys.load()
+    if written and not keys.there:
+        raise keys.gone()
+    return keys.create() if embedded(url) else keys.load()
 
 
 def vault_ring(url: str, settings: LedgerSettings) -> KeyRing | None:
@@ -512,10 +526,7 @@ def vault_ring(url: str, settings: LedgerSettings) -> KeyRing | None:
         return None
     if url == MEMORY and settings.keys_directory is None:
         return KeyRing.ephemeral("vault")
-    keys = KeyFile(keys_directory(settings.keys_directory))
-    if url == MEMORY or url.startswith("sqlite:"):
-        keys.create()
-    return keys.load_vault()
+    return KeyFile(keys_directory(settings.keys_directory)).load_vault()
 
 
 def product_version() -> str:

@@ -320,8 +320,11 @@ async def test_on_postgres_the_eraser_alone_destroys_keys(pg, pg_dsn, tmp_path):
     PostgresRecorder(pg_dsn).migrate("app", eraser_role="pauseledger_eraser")
     database = psycopg.conninfo.conninfo_to_dict(pg_dsn)["dbname"]
     async with Stage(pg.dsn(database, "app"), stage.keys).ledger() as app:
-        with pytest.raises(InteractionConfigurationError, match="lacks the right"):
-            await app.operator(OLGA).erase(question.pause_id, "person", "gdpr-17")
+        before = len(await app.story(question.pause_id))
+        for kind in ("content", "person"):
+            with pytest.raises(InteractionConfigurationError, match=r"role app may not destroy keys.*--eraser-role"):
+                await app.operator(OLGA).erase(question.pause_id, kind, "gdpr-17")
+        assert len(await app.story(question.pause_id)) == before
     with psycopg.connect(pg.dsn(database, "pauseledger_eraser"), autocommit=True) as eraser:
         for statement in (
             "UPDATE pauseledger.vault SET content = 'x'",
