@@ -601,7 +601,7 @@ _REMEDIES = {
     "SQLITE_IOERR": "its disk is full or fails; make room, or move the file, and try again",
     "SQLITE_NOTADB": "it is no SQLite database; name the ledger's own file, or put a backup back",
     "SQLITE_READONLY": "it is not this user's to write, or its disk or folder is read-only. SQLite writes beside a file"
-    " to read it too: come as its owner, or copy it, and what lies beside by its name with -wal, to where you may write",
+    " to read it too: come as its owner, or copy it and its -wal to where you may write",
 }
 _FILES = ("sqlite.sql", "sqlite_sealed.sql", "sqlite_vault.sql")
 _ROWS = "SELECT originator_id, originator_version, topic, state, rowid FROM stored_events"

@@ -351,6 +351,7 @@ class TestAnswerNowContinueLater:
         assert (both.code, both.json["outcome"]) == (2, "usage")
 
     def test_answering_a_foreign_string(self, pl):
+        pl("migrate")
         ran = pl("answer", "x", *AXES, *CALL, "--response", pl.file("a.json", ANSWER), "--json")
         assert (ran.code, ran.json["outcome"]) == (3, "not_redeemable")
 

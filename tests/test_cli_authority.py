@@ -42,6 +42,7 @@ def pl(tmp_path, monkeypatch, capsys):
 
 
 def test_two_of_finance_approve_what_they_have_seen(pl):
+    pl("migrate")
     code, governed = pl("policy", "approval", "--rules", "policy", "--operator", "carla")
     assert (code, governed["changed"], governed["policy"]["quorum"]) == (0, True, 2)
     assert pl("policy", "approval", "--rules", "policy", "--operator", "tom")[1]["changed"] is False

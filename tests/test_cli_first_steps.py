@@ -3,7 +3,10 @@
 import asyncio
 import json
 import os
+import re
 import shlex
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +18,7 @@ import typer
 from pauseledger import Actor, LedgerSettings, open_ledger
 from pauseledger.domain.errors import InteractionConfigurationError
 from pauseledger.infrastructure.cli import app, run
-from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.keys import KeyFile, KeyRing
 from pauseledger.infrastructure.stories import asked
 
 PAUSE = str(UUID(int=7))
@@ -143,6 +146,25 @@ def test_on_postgresql_the_way_to_the_first_keys_is_told_at_every_step(pl, pg_ds
     pause_in(pg_dsn, None)
 
 
+def test_the_first_ledger_on_postgresql_is_made_as_its_page_says(pg, tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "postgres.md").read_text("utf-8")
+    steps = re.findall(r"```bash\n(.*?)```", page.split("## The first ledger")[1].split("\n## ")[0], re.DOTALL)
+    name = pg.fresh_database()
+    with psycopg.connect(pg.dsn(name), autocommit=True) as owner:
+        for role in ("app", "pauseledger_eraser", "auditor"):
+            owner.execute(f"DO $$ BEGIN CREATE ROLE {role} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    bare = {one: said for one, said in os.environ.items() if not one.startswith("PAUSELEDGER_")}
+    environment = {**bare, "OWNER": pg.dsn(name), "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-ec", "".join(steps)], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "next    there is no key file" in ran.stdout
+    assert len(KeyRing.from_environment(ran.stdout.splitlines()[-1])) == 1
+    pause_in(pg.dsn(name, "app"), tmp_path / "pauseledger" / "keys")
+    pg.drop_database(name)
+
+
 def test_keys_that_are_gone_are_asked_for_and_not_made_anew(pl, tmp_path, monkeypatch):
     pause = pause_in(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
     (tmp_path / "keys").rename(tmp_path / "kept")
@@ -199,12 +221,16 @@ def test_a_file_that_cannot_be_used_is_named_with_what_to_do(pl, monkeypatch):
         folder.mkdir()
         pause = pause_in(f"sqlite:///{folder / 'ledger.db'}", keys)
         monkeypatch.setenv("PAUSELEDGER_STORE", f"sqlite:///{folder / 'ledger.db'}")
+        monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(keys))
+        commands = (("show", pause), ("check",), ("open", "--all-tenants"), ("hold", "place", *WHO))
+        # Whoever it is then may not be able to import what these need.
+        assert [pl(*command)[0] for command in commands] == [0, 0, 0, 0]
         for path in (Path(named), keys, folder):
             path.chmod(0o555)
         for path in (*keys.iterdir(), *folder.iterdir()):
             path.chmod(0o444)
         with not_root():
-            for command in (("show", pause), ("check",), ("open", "--all-tenants"), ("hold", "place", *WHO)):
+            for command in commands:
                 code, _, said = pl(*command)
                 assert code == 4
                 assert f"SQLite cannot use {folder / 'ledger.db'}: " in said

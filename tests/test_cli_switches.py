@@ -42,6 +42,7 @@ def test_a_surface_is_rolled_back_until_somebody_flips_it(pl, store):
 
 
 def test_a_flip_holds_for_whoever_opens_the_ledger_and_says_who(pl, store, tmp_path):
+    pl("migrate")
     code, out, _ = pl("switch", "stream_typed", "--on", "--operator", "anna", "--json")
     assert (code, json.loads(out)) == (
         0,
@@ -66,6 +67,7 @@ def test_a_flip_holds_for_whoever_opens_the_ledger_and_says_who(pl, store, tmp_p
 
 
 def test_a_flip_that_changes_nothing_writes_nothing(pl, store):
+    pl("migrate")
     assert pl("switch", "run", "--on", "--operator", "anna")[1] == "surface run now is on\n"
     assert pl("switch", "run", "--on", "--operator", "li")[1] == "surface run was already on\n"
     assert pl("switch", "run", "--off", "--operator", "li")[1] == "surface run now is rolled back\n"
