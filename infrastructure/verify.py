@@ -3,10 +3,11 @@
     python verify.py BUNDLE --public-key FILE [--head FILE]
 
 Needs Python 3.11 and `cryptography`. Where it ends with 0, it has proved: every row in the bundle is, bit for bit, what
-stood in the ledger when the head was signed; the rows of a stream follow each other with none left out between; and,
-with `--head`, the bundle's log begins with the log of the head you kept. It does not prove that no row is left out at
-the end of a stream, nor that what was written was true. Formats: docs/evidence.md and docs/facts.md of pauseledger; RFC
-9162, section 2.1; C2SP signed-note, tlog-checkpoint, tlog-proof. It shares no line with what made the bundle.
+stood in the ledger when the head was signed; the rows of a stream in `facts.jsonl`, where every row of a pause has to
+stand, follow each other with none left out between; and, with `--head`, the bundle's log begins with the log of the
+head you kept. It does not prove that no row is left out at the end of a stream, nor that what was written was true.
+Formats: docs/evidence.md and docs/facts.md of pauseledger; RFC 9162, section 2.1; C2SP signed-note, tlog-checkpoint,
+tlog-proof. It shares no line with what made the bundle.
 """
 
 import argparse
@@ -132,17 +133,24 @@ def contents(value: object) -> list[Row]:
     return [one for part in value for one in contents(part)] if isinstance(value, list) else []
 
 
+def header_of(state: bytes) -> tuple[Row, int]:
+    """Read a row's header, and where its segments begin."""
+    start = 40 + int.from_bytes(state[36:40], "big")
+    return json.loads(state[40:start]), start
+
+
 def digest_of(row: Row, ledger: UUID) -> bytes:
     """Digest a row anew, out of its bytes, its place, and its predecessor's digest."""
     state = b64(row["state"])
-    start = 40 + int.from_bytes(state[36:40], "big")
-    header = json.loads(state[40:start])
+    header, start = header_of(state)
     if state[:4] != b"PLF1" or header["ledger"] != str(ledger):
         raise Wrong("it is no row of this ledger")
     if row.get("fact", header) != header:
         raise Wrong("what is told as its fact is not what its bytes say")
-    stream, version = UUID(row["stream"]).bytes, row["version"].to_bytes(8, "big")
-    parts = [b"plf/1", ledger.bytes, stream, version, row["topic"].encode(), bytes.fromhex(row["before"])]
+    stream, version = UUID(row["stream"]), row["version"].to_bytes(8, "big")
+    if row["stream"] != str(stream):
+        raise Wrong("its stream is not spelt as an id is, and would pass for another one")
+    parts = [b"plf/1", ledger.bytes, stream.bytes, version, row["topic"].encode(), bytes.fromhex(row["before"])]
     parts.append(state[40:start])
     for one in sorted(contents(header), key=lambda one: one["segment"]):
         parts.append(state[start : start + one["stored"]])
@@ -176,6 +184,13 @@ def prove_row(row: Row, ledger: UUID, bundle: Path, under: tuple[str, Tree], fol
     return proof.exists()
 
 
+def may_stand_beside(row: Row, chained: set[str]) -> None:
+    """Turn down a row where rows may be left out, that is of a stream in which none may be."""
+    pause = header_of(b64(row["state"]))[0]["pause"]
+    if row["topic"].startswith("pause.") or pause != row["stream"] or row["stream"] in chained:
+        raise Wrong(f"rows of a pause, and of a stream that is told in {CHAINED}, stand in that file alone")
+
+
 def verify(bundle: Path, public_key: str, kept: str | None = None) -> tuple[list[str], str]:
     """Verify a bundle; give what is wrong, each with its place, and what was verified."""
     # Whoever read a pipe would wait for good.
@@ -193,6 +208,7 @@ def verify(bundle: Path, public_key: str, kept: str | None = None) -> tuple[list
         return [f"head: {wrong}"], "nothing"
     faults: list[str] = []
     followers: dict[str, tuple[int, str]] = {}
+    chained: set[str] = set()
     rows = alone = 0
     # From the newest row of each stream back, so that the row that follows is known.
     for file, _, number, line in in_order(bundle):
@@ -201,6 +217,10 @@ def verify(bundle: Path, public_key: str, kept: str | None = None) -> tuple[list
             row = json.loads(line())
             follower = followers.get(row["stream"]) if file == CHAINED else None
             alone += prove_row(row, ledger, bundle, (head, tree), follower)
+            if file == BESIDE:
+                may_stand_beside(row, chained)
+            else:
+                chained.add(row["stream"])
             followers[row["stream"]] = (row["version"], row["before"])
             rows += 1
         except (Wrong, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as wrong:

@@ -257,6 +257,22 @@ def test_a_row_beside_needs_a_proof_of_its_own(made, whole, tmp_path):
     assert faults[0].startswith("beside.jsonl line 1,")
 
 
+def test_beside_stands_no_row_of_a_stream_in_which_none_may_be_left_out(made, whole, tmp_path):
+    facts, beside = lines(whole), lines(whole, "beside.jsonl")
+    ended = next(fact for fact in facts if fact["topic"] == "erasure.ended@1")
+    for name, told, more in (
+        ("of a pause", [fact for fact in facts if fact is not ended], [ended, *beside]),
+        ("of a stream that is told whole", [*facts, beside[0]], beside),
+    ):
+        bundle = Path(shutil.copytree(whole, tmp_path / name))
+        (bundle / "SHA256SUMS").unlink()
+        for file, rows in (("facts.jsonl", told), ("beside.jsonl", more)):
+            (bundle / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found = [fault for fault in verify.verify(bundle, made.key)[0] if fault.startswith("beside.jsonl line 1,")]
+        assert len(found) == 1, name
+        assert "stand in that file alone" in found[0]
+
+
 def test_the_report_prints_name_time_and_meaning_of_each_answer(made, whole, tmp_path):
     printed = (whole / "report-001.pdf").read_bytes().decode("latin-1")
     text = re.sub(r"\s+", " ", " ".join(re.findall(r"\((.*)\) Tj", printed))).replace("\\(", "(").replace("\\)", ")")

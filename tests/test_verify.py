@@ -57,8 +57,13 @@ async def make(folder):
                 }
             )
         (bundle / "facts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        for index in last.values():
-            (bundle / "proofs" / f"{index}.tlog-proof").write_text(prove(rows, index, newest).text())
+        (folder / "proofs").mkdir()
+        for index in range(len(lines)):
+            # Whoever makes a bundle can prove each row, and hands out what they like.
+            proof = folder / "proofs" / f"{index}.tlog-proof"
+            proof.write_text(prove(rows, index, newest).text())
+            if index in last.values():
+                shutil.copy(proof, bundle / "proofs")
         signer = log_signer(ledger.recorder.identity().ledger_id, folder / "keys")
         return bundle, older, str(signer.verifier)
 
@@ -95,7 +100,7 @@ def test_the_file_alone_verifies_with_none_of_ours_at_hand(made, tmp_path):
     assert subprocess.run(command, check=False, capture_output=True, text=True).returncode == 5
     source = copy.read_text()
     assert "import pauseledger" not in source
-    assert sum(bool(line.strip()) for line in source.splitlines()) <= 220
+    assert sum(bool(line.strip()) for line in source.splitlines()) <= 240
 
 
 @pytest.mark.parametrize("column", ["stream", "version", "topic", "before", "state", "leaf_index"])
@@ -125,6 +130,34 @@ def test_a_row_that_is_left_out_between_is_found(made, bundle, at):
     faults, _ = verify.verify(bundle, made[2])
     # The first of a stream may be of another period; the last has the stream's proof.
     assert bool(faults) == (at > 0)
+
+
+@pytest.mark.parametrize("spelt", ["upper", "braces", "urn", "bare", "in the other file", "all in the other file"])
+def test_a_row_left_out_between_is_found_wherever_those_behind_it_are_told(made, bundle, spelt):
+    """Each row that is left is genuine, and proved by itself."""
+    shutil.copytree(made[0].parent / "proofs", bundle / "proofs", dirs_exist_ok=True)
+    lines = [json.loads(line) for line in (bundle / "facts.jsonl").read_text().splitlines()]
+    first, last = lines[3], lines[5]
+    assert first["stream"] == last["stream"]
+    told, beside = [*lines[:4], *lines[5:]], []
+    match spelt:
+        case "upper":
+            last["stream"] = last["stream"].upper()
+        case "braces":
+            last["stream"] = f"{{{last['stream']}}}"
+        case "urn":
+            last["stream"] = f"urn:uuid:{last['stream']}"
+        case "bare":
+            last["stream"] = last["stream"].replace("-", "")
+        case "in the other file":
+            told, beside = [one for one in told if one is not last], [last]
+        case _:
+            told, beside = [one for one in told if one["stream"] != last["stream"]], [first, last]
+    rewritten(bundle, lambda _: told)
+    (bundle / "beside.jsonl").write_text("".join(json.dumps(line) + "\n" for line in beside))
+    faults, _ = verify.verify(bundle, made[2])
+    assert len(faults) == max(len(beside), 1), faults
+    assert all(f"stream {last['stream']}, version" in fault for fault in faults)
 
 
 def test_rows_that_nothing_proves_are_found(made, bundle):
