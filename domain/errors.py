@@ -428,9 +428,17 @@ class PauseClosed(LedgerError):
         next_occurrence: What to pass as `occurrence` to ask again; nothing is automatic.
     """
 
+    _OVER: ClassVar[str] = "nothing can be done with it any more; to ask again, pause with another occurrence"
+    _SAYS: ClassVar[dict[str, str]] = {
+        "answered": "its answer is stored; redeem that, or withdraw the pause",
+        "owed": "its turn was handed out, and whoever holds it settles it; to give it up, settle it as abandoned",
+        "stalled": "recover its turn to go on with it; to give it up, settle it as abandoned",
+    }
+
     def __init__(self, pause_id: UUID, state: str, next_occurrence: int | None = None) -> None:
-        again = "" if next_occurrence is None else f"; to ask again, pass occurrence={next_occurrence}"
-        super().__init__(f"pause {pause_id} is {state}{again}")
+        again = f"to ask again, pass occurrence={next_occurrence}"
+        says = self._SAYS.get(state, self._OVER) if next_occurrence is None else again
+        super().__init__(f"pause {pause_id} is {state}; {says}")
         self.pause_id, self.state, self.next_occurrence = pause_id, state, next_occurrence
 
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from ..domain.errors import InteractionConfigurationError, StoreUnavailable
+from .extras import extra
 from .merkle import Unproved
 from .notes import NOTE_BYTES, Checkpoint
 from .patient import read_patiently
@@ -238,7 +239,9 @@ def _tsp() -> Any:
     try:
         import rfc3161_client  # noqa: PLC0415 - an optional extra
     except ImportError:
-        raise InteractionConfigurationError("time stamps need: pip install 'pauseledger[timestamps]'") from None
+        raise InteractionConfigurationError(
+            f"time stamps need the library rfc3161-client; run {extra('timestamps')}"
+        ) from None
     return rfc3161_client
 
 

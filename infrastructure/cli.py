@@ -180,9 +180,9 @@ def pause(
     asked_by: Annotated[str | None, typer.Option(metavar="NAME", help="Who asks; a policy may need it.")] = None,
 ) -> Outcome:
     """Stop a turn at a call, and print the token for whoever answers. Repeated while it is open, it is found again."""
-    inputs = Inputs()
+    inputs = Inputs(turn, on_lapse, *request)
     given = inputs.turn(turn, format)
-    calls = call or [the_open_call(given)]
+    calls = call or [the_open_call(given, turn)]
     if len(request) != len(calls):
         raise typer.BadParameter(f"give one --request for each call; there are {len(request)} for {len(calls)}")
     lapse = None if on_lapse is None else LapseAnswer(inputs.value("lapse answer", on_lapse))
@@ -222,7 +222,7 @@ def answer(
     call: Call = None,
 ) -> Outcome:
     """Keep an answer, and consume nothing: `redeem --stored` or `recover` goes on later, also after the window."""
-    inputs = Inputs()
+    inputs = Inputs(token, response)
     said, axes, text = inputs.value("response", response), place.axes(call), inputs.token(token)
     by = answering.actor
 
@@ -264,12 +264,13 @@ def redeem(
     """
     if (response is None) != stored:
         raise typer.BadParameter("give either --response FILE or --stored")
-    inputs = Inputs()
+    inputs = Inputs(token, response)
     said: Any = STORED if response is None else inputs.value("response", response)
     axes, text, by = place.axes(call), inputs.token(token), answering.actor
 
     async def work(ledger: Ledger) -> Outcome:
-        return resumed("resumed", await ledger.redeem(text, said, axes=axes, by=by, cites=answering.cites))
+        turn = await ledger.redeem(text, said, axes=axes, by=by, cites=answering.cites)
+        return resumed("resumed", turn, place.said(call))
 
     return in_ledger(where, work)
 
@@ -292,7 +293,7 @@ def recover(
     command = RecoverCommand(named.pause, axes=named.axes(place), reason="forced" if force else None)
 
     async def work(ledger: Ledger) -> Outcome:
-        return resumed("recovered", await _acting(ledger, named).recover(command))
+        return resumed("recovered", await _acting(ledger, named).recover(command), named.said(place))
 
     return in_ledger(where, work)
 

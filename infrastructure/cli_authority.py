@@ -18,7 +18,7 @@ from ..domain.facts import rfc3339
 from ..domain.governing import Governed
 from ..domain.sentences import tell_all
 from ..domain.turn import TURN_BYTES
-from .cli_inputs import Inputs, Named, Place, Where, grouped
+from .cli_inputs import Inputs, Named, Place, Where, grouped, unfit_in
 from .cli_shapes import Outcome, fact_shape
 
 authority = typer.Typer()
@@ -109,7 +109,7 @@ def policy(
     """Put a policy in force for an interaction, for every process on this ledger within a second; recorded."""
     if (rules is None) != none:
         raise typer.BadParameter("give either --rules FILE or --none")
-    chosen = None if rules is None else _policy(Inputs().raw("policy", rules, POLICY_BYTES))
+    chosen = None if rules is None else _policy(rules, Inputs().raw("policy", rules, POLICY_BYTES))
 
     async def inside() -> Governed:
         async with where.ledger() as ledger:
@@ -157,11 +157,11 @@ def _in_force(change: PolicyChanged) -> dict[str, Any]:
     return {**change.policy.model_dump(mode="json"), **change.rules.model_dump(mode="json")}
 
 
-def _policy(text: bytes) -> Policy:
+def _policy(path: str, text: bytes) -> Policy:
     try:
         said = strict_json.parse(text, limit=POLICY_BYTES)
     except strict_json.Unfit as unfit:
-        raise InteractionConfigurationError(f"in the policy: {unfit}") from None
+        raise InteractionConfigurationError(f"{unfit.name}: {unfit_in('policy', path, text, unfit)}") from None
     if not isinstance(said, dict) or not said.keys() <= _FIELDS or "name" not in said:
         raise InteractionConfigurationError(f"a policy is a JSON object of a name and {', '.join(sorted(_FIELDS))}")
     return Policy(**said)

@@ -225,17 +225,24 @@ def check(
     with Opened(where) as opened, bar("checking") as progress:
         broken = unreadable(opened.recorder)
         if broken:
-            return _checked(Checked(broken, len(broken)))
+            return _checked(Checked(broken, len(broken)), "nothing")
         opened.recorded(auditor, "check")
         if not keys:
             signer = log_signer(opened.recorder.settings().ledger_id, keys_directory(where.keys_dir))
             keys += [signer.verifier] if signer else []
         opening = None if no_views else Opening.of(store_url(where.store), where.settings())
         ring = opened.vault_keys()
-        return _checked(check_ledger(opened.recorder, opening, keys=keys, heads=heads, ring=ring, progress=progress))
+        done = check_ledger(opened.recorder, opening, keys=keys, heads=heads, ring=ring, progress=progress)
+        headless = not heads and opened.rows.newest_head() is None
+        return _checked(done, NO_HEAD if headless else _under(done))
 
 
-def _checked(checked: Checked) -> Outcome:
+def _under(checked: Checked) -> str:
+    key = "" if checked.signed else "; nobody's signature was asked for: give --public-key"
+    return f"{checked.proved} leaves under the largest head that holds{key}"
+
+
+def _checked(checked: Checked, proved: str) -> Outcome:
     shape = {
         "outcome": "faults" if checked.found else "checked",
         "found": checked.found,
@@ -249,12 +256,12 @@ def _checked(checked: Checked) -> Outcome:
         "proved": checked.proved,
         "signed": checked.signed,
     }
-    key = "" if checked.signed else "; nobody's signature was asked for: give --public-key"
+    found = [f"faults  {checked.found} in all, the first {len(checked.faults)} shown"]
     lines = [
         *(f"fault   {one}" for one in checked.faults),
-        *([f"faults  {checked.found} in all, the first {len(checked.faults)} shown"] if checked.found else []),
+        *(found if checked.found else ["whole   no fault was found"]),
         f"rows    {checked.rows}, {checked.leaves} of them sealed, {checked.unsealed} not yet",
-        f"proved  {checked.proved} leaves under the largest head that holds{key}",
+        f"proved  {proved}",
     ]
     return Outcome(shape, lines)
 

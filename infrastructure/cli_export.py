@@ -69,7 +69,7 @@ def export(
         ledger_id = opened.recorder.identity().ledger_id
         signer = log_signer(ledger_id, keys_directory(where.keys_dir))
         given = None if public_key is None else key_in(public_key)
-        key = require_key(given or (signer.verifier if signer else None))
+        key = require_key(given or (signer.verifier if signer else None), opened.rows)
         mapper = FactMapper(ledger_id, vault=_vault(where, opened))
         done = Export(opened.recorder, opened.rows, mapper, key, scope=scope, command=command, progress=progress).run()
     shape = {"outcome": "exported", **dataclasses.asdict(done), "out": str(done.out)}

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,12 @@ class Place:
     session: Annotated[str | None, typer.Option(help="Axis session: the conversation.")] = None
     run: Annotated[str | None, typer.Option(help="Axis run: the turn that stopped.")] = None
 
+    def said(self, call: str | None) -> str:
+        """Spell the axes as they were given, for a shell."""
+        named = {f"--{field.name.replace('_', '-')}": getattr(self, field.name) for field in dataclasses.fields(self)}
+        given = {**named, "--call": call}
+        return shlex.join(part for name, value in given.items() if value is not None for part in (name, value))
+
     @property
     def stated(self) -> bool:
         """Whether any part of it was given."""
@@ -183,6 +190,10 @@ class Named:
         if place.stated or self.call is not None:
             raise typer.BadParameter("give the axes or --operator, not both: an operator's axes are not judged")
         return None
+
+    def said(self, place: Place) -> str:
+        """Spell the axes, or the operator, as they were given, for a shell."""
+        return place.said(self.call) if self.operator is None else shlex.join(("--operator", self.operator))
 
     @property
     def by(self) -> Actor | None:
@@ -271,10 +282,21 @@ def loaded(named: str) -> Sequence[Interaction]:
 
 
 class Inputs:
-    """Reads what a command was given as files; standard input can be read once."""
+    """Reads what a command was given as files, or as standard input.
 
-    def __init__(self) -> None:
-        self._stdin_for: str | None = None
+    Args:
+        given: All of it: paths, and the token.
+
+    Raises:
+        BadParameter: more than one of them is standard input, which can be read once.
+    """
+
+    def __init__(self, *given: str | None) -> None:
+        if given.count(STDIN) > 1:
+            raise typer.BadParameter(
+                f"{given.count(STDIN)} inputs are standard input (-), which can be read once; give the others as files,"
+                " or the token by PAUSELEDGER_TOKEN"
+            )
 
     def token(self, given: str | None) -> str:
         """Take the token from where it was put.
@@ -284,7 +306,7 @@ class Inputs:
         """
         if given is None:
             raise typer.BadParameter("give the token: by standard input (-), by PAUSELEDGER_TOKEN, or as an argument")
-        return self._stdin("the token", 4096).decode("ascii", "replace") if given == STDIN else given
+        return sys.stdin.buffer.read(4097).decode("ascii", "replace") if given == STDIN else given
 
     def value(self, what: str, path: str) -> Any:
         """Read a request or an answer as JSON.
@@ -293,11 +315,12 @@ class Inputs:
             PauseRejected: it is not JSON that the ledger can carry, by name.
             BadParameter: the file cannot be read.
         """
+        raw = self._bytes(what, path, VALUE_BYTES)
         try:
-            return strict_json.parse(self._bytes(what, path, VALUE_BYTES), limit=VALUE_BYTES)
+            return strict_json.parse(raw, limit=VALUE_BYTES)
         except strict_json.Unfit as unfit:
             name = f"{what.replace(' ', '_')}_too_large" if unfit.name == "too_large" else unfit.name
-            raise PauseRejected(name, f"in the {what}: {unfit.says}") from None
+            raise PauseRejected(name, unfit_in(what, path, raw, unfit)) from None
 
     def turn(self, path: str, wire_format: str | None) -> Turn:
         """Read a turn: a list of entries, or an object that holds one; its text stays as it is.
@@ -307,8 +330,10 @@ class Inputs:
             BadParameter: the file cannot be read, or nobody says which format it is.
         """
         raw = self._bytes("turn", path, TURN_BYTES)
+        if not raw.strip():
+            raise PauseRejected("not_json", unfit_in("turn", path, raw, strict_json.Unfit("not_json")))
         if raw.lstrip()[:1] == b"{":
-            raw, within = _cut(raw)
+            raw, within = _cut(raw, path)
             if wire_format is not None and within is not None and within != wire_format:
                 raise typer.BadParameter("--format differs from the format the turn's file names; leave it out")
             wire_format = wire_format or within
@@ -329,22 +354,24 @@ class Inputs:
 
     def _bytes(self, what: str, path: str, limit: int) -> bytes:
         if path == STDIN:
-            return self._stdin(f"the {what}", limit)
+            return sys.stdin.buffer.read(limit + 1)
         try:
             with Path(path).open("rb") as file:
                 return file.read(limit + 1)
         except OSError as failed:
             raise typer.BadParameter(f"the {what} cannot be read from {path}: {failed.strerror}") from None
 
-    def _stdin(self, what: str, limit: int) -> bytes:
-        if self._stdin_for is not None:
-            raise typer.BadParameter(f"standard input holds {self._stdin_for} already; give {what} another way")
-        self._stdin_for = what
-        return sys.stdin.buffer.read(limit + 1)
+
+def unfit_in(what: str, path: str, raw: bytes, unfit: strict_json.Unfit) -> str:
+    """Say where that is which is not JSON, and what to do."""
+    where = "standard input" if path == STDIN else path
+    if not raw.strip():
+        return f"the {what} ({where}) is empty; put JSON text into it"
+    return f"in the {what} ({where}): {'write JSON text (RFC 8259)' if unfit.name == 'not_json' else unfit.says}"
 
 
-def the_open_call(turn: Turn) -> str:
-    """Find the call a turn stopped at, where it has one open call.
+def the_open_call(turn: Turn, path: str) -> str:
+    """Find the call a turn stopped at, where it has one open call; it was read from `path`.
 
     Raises:
         PauseRejected: the turn is broken.
@@ -354,7 +381,7 @@ def the_open_call(turn: Turn) -> str:
     try:
         entries = strict_json.parse(turn.messages, limit=TURN_BYTES)
     except strict_json.Unfit as unfit:
-        raise PauseRejected(unfit.name, f"in the turn: {unfit.says}") from None
+        raise PauseRejected(unfit.name, unfit_in("turn", path, turn.messages, unfit)) from None
     if not isinstance(entries, list):
         raise PauseRejected("turn_broken", "the turn is not a list of entries; pass the conversation itself")
     calls = [call.address for call in known().read(turn.format, turn.messages, entries).calls if not call.done]
@@ -363,13 +390,13 @@ def the_open_call(turn: Turn) -> str:
     return calls[0]
 
 
-def _cut(raw: bytes) -> tuple[bytes, str | None]:
+def _cut(raw: bytes, path: str) -> tuple[bytes, str | None]:
     """Cut the list of entries out of an object, as the very text it is, and tell the format it names."""
     try:
         whole = strict_json.parse(raw, limit=TURN_BYTES)
     except strict_json.Unfit as unfit:
         name = "turn_too_large" if unfit.name == "too_large" else unfit.name
-        raise PauseRejected(name, f"in the turn: {unfit.says}") from None
+        raise PauseRejected(name, unfit_in("turn", path, raw, unfit)) from None
     named = [name for name in ENTRIES if isinstance(whole.get(name), list)]
     if len(named) != 1:
         raise PauseRejected("turn_broken", f"the file is no list and holds none under one of: {', '.join(ENTRIES)}")

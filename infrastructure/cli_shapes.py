@@ -152,9 +152,10 @@ def receipt(word: str, done: Receipt) -> Outcome:
     )
 
 
-def resumed(word: str, turn: ResumedTurn) -> Outcome:
-    """Tell of a turn handed out: what a host needs to go on with it, and to settle it."""
+def resumed(word: str, turn: ResumedTurn, as_whom: str) -> Outcome:
+    """Tell of a turn handed out: what a host needs to go on with it, and to settle it (`as_whom`, for a shell)."""
     outcome = turn.outcome
+    settle = f"pauseledger settle {outcome.pause_id} --fence {turn.fence}"
     shape = {
         "outcome": word,
         "pause_id": str(outcome.pause_id),
@@ -173,7 +174,7 @@ def resumed(word: str, turn: ResumedTurn) -> Outcome:
         f"answer  {_compact(outcome.response)}",
         *(f"to run  {call.tool} {_compact(call.arguments)} for call {call.interrupt_id}" for call in turn.dispatch),
         *(f"history {_compact(entry)}" for entry in turn.history),
-        f"now go on with the turn, then: pauseledger settle {outcome.pause_id} --fence {turn.fence} --end finished ...",
+        f"now go on with the turn, then: {settle} --end finished {as_whom}",
     ]
     return Outcome(shape, lines)
 
@@ -201,7 +202,19 @@ def shown(
         "facts": [fact_shape(fact, content=content) for fact in facts],
         "sentences": list(sentences),
     }
-    return Outcome(shape, [f"pause {pause_id} is {state or 'not in this store'}", *sentences])
+    return Outcome(shape, [f"pause {pause_id} is {state or 'not in this store'}", *sentences, *_next(pause_id, state)])
+
+
+def _next(pause_id: UUID, state: str | None) -> list[str]:
+    """Say how a turn goes on that nobody has taken up again."""
+    recover = f"pauseledger recover {pause_id} --operator NAME"
+    match state:
+        case "stalled":
+            return [f"next    {recover}"]
+        case "owed":
+            return [f"next    whoever holds the turn settles it; once the lease has ended: {recover}"]
+        case _:
+            return []
 
 
 def fact_shape(fact: Fact, *, content: bool) -> dict[str, Any]:

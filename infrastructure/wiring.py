@@ -220,8 +220,8 @@ class Ledger:
     ) -> Exported:
         _, pauses, _ = self._open_or_say()
         signer = self._signer()
-        key = require_key(signer.verifier if signer else None)
         rows, mapper = sealed_rows(self.recorder), pauses.mapper
+        key = require_key(signer.verifier if signer else None, rows)
         export = Export(self.recorder, rows, mapper, key, scope=scope, command=command, progress=progress)
         assert self._executor is not None  # noqa: S101 - made on entry
         return await self._executor(export.run)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -252,8 +253,51 @@ class TestRedeem:
     def test_in_words_it_says_how_to_go_on(self, pl):
         paused = pl.pause().json
         ran = pl.redeem(paused["token"])
-        assert f"pauseledger settle {paused['pause_id']} --fence 1 --end finished" in ran.out
         assert ran.err == ""
+        last = ran.out.splitlines()[-1]
+        assert last.startswith("now go on with the turn, then: pauseledger settle ")
+        assert (
+            pl(*shlex.split(last.partition(": ")[2])[1:]).out == f"settled: pause {paused['pause_id']} is continued\n"
+        )
+
+    def test_what_an_operator_recovered_is_settled_as_it_says(self, pl):
+        paused = pl.pause("--namespace", "two words").json
+        pl.redeem(paused["token"], axes=(*AXES, *CALL, "--namespace", "two words"))
+        for whom in (("--operator", "olga's"), (*AXES, *CALL, "--namespace", "two words")):
+            fence = pl("recover", paused["pause_id"], "--operator", "olga's", "--force", "--json").json["fence"]
+            assert pl("settle", paused["pause_id"], "--fence", fence, "--end", "stalled", *whom).code == 0
+            last = pl("recover", paused["pause_id"], *whom).out.splitlines()[-1]
+            settle = shlex.split(last.partition(": ")[2])[1:]
+            settle[settle.index("finished")] = "stalled"
+            assert pl(*settle).code == 0
+        stalled = pl("show", paused["pause_id"]).out.splitlines()[-1]
+        assert stalled == f"next    pauseledger recover {paused['pause_id']} --operator NAME"
+        assert "pauseledger recover PAUSE" in pl("stranded", "--tenant", "acme", "--namespace", "two words").out
+
+    def test_standard_input_is_given_once_and_an_empty_file_is_named(self, pl):
+        token = pl.pause().json["token"]
+        ran = pl("redeem", "-", "--response", "-", *AXES, *CALL, stdin=f"{token}\n{{}}".encode())
+        assert (ran.code, "2 inputs are standard input (-), which can be read once" in ran.err) == (2, True)
+        asked = ("pause", *AXES, *CALL, "--interaction", "ask_user")
+        ran = pl(*asked, "--request", "-", "--turn", "-", stdin=b"{}")
+        assert (ran.code, "which can be read once" in ran.err) == (2, True)
+        empty = pl.file("empty.json", b"\n")
+        for given in (("--request", empty, "--turn", TWO_CALLS), ("--request", pl.file("r", REQUEST), "--turn", empty)):
+            ran = pl(*asked, *given)
+            assert (ran.code, f"({empty}) is empty" in ran.err) == (2, True)
+        broken = pl.file("broken.json", b"{'a'")
+        ran = pl(*asked, "--request", broken, "--turn", TWO_CALLS)
+        assert ran.err == f"not_json: in the request ({broken}): write JSON text (RFC 8259)\n"
+
+    def test_a_pause_that_is_over_says_what_can_still_be_done(self, pl):
+        paused = pl.pause().json
+        pl.redeem(paused["token"])
+        for command in ("withdraw", "reissue"):
+            ran = pl(command, paused["pause_id"], *AXES, *CALL)
+            assert (ran.code, "is owed; " in ran.err, "settle it as abandoned" in ran.err) == (3, True, True)
+        pl("settle", paused["pause_id"], "--fence", 1, "--end", "finished", *AXES, *CALL)
+        ran = pl("reissue", paused["pause_id"], *AXES, *CALL)
+        assert (ran.code, "is continued; " in ran.err, "another occurrence" in ran.err) == (3, True, True)
 
     @pytest.mark.parametrize(
         ("change", "reason", "axis"),
@@ -459,7 +503,9 @@ class TestShow:
             assert "Anne-7c1f" not in told
             assert QUESTION not in told
             assert paused["token"] not in told
-        assert in_words.out.splitlines()[1:] == ran.json["sentences"]
+        *told, after = in_words.out.splitlines()[1:]
+        assert told == ran.json["sentences"]
+        assert after.endswith(f"once the lease has ended: pauseledger recover {paused['pause_id']} --operator NAME")
 
     def test_content_is_shown_where_asked_for(self, pl):
         paused = pl.pause().json
@@ -709,4 +755,4 @@ def test_the_open_call_of_a_turn_that_is_none(pl):
     for raw, name in ((b"[", "not_json"), (b'"x"', "turn_broken"), (b"[]", "turn_broken")):
         ran = pl.pause("--format", "openai-chat", turn=pl.file("t.json", raw), call=())
         assert (ran.code, ran.json["name"]) == (2, name)
-    assert the_open_call(Inputs().turn(str(ONE_CALL), None)) == "@0"
+    assert the_open_call(Inputs().turn(str(ONE_CALL), None), str(ONE_CALL)) == "@0"

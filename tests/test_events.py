@@ -241,7 +241,7 @@ async def test_what_is_no_cursor_no_limit_and_no_scope_is_told(tmp_path):
 async def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudevents.core.v1.event", None)
     async with Stage("memory:", tmp_path / "keys").ledger() as ledger:
-        with pytest.raises(InteractionConfigurationError, match=r"pip install pauseledger\[events\]"):
+        with pytest.raises(InteractionConfigurationError, match=r"pip install 'pauseledger\[events\]'"):
             _ = ledger.events
 
 

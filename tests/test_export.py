@@ -448,7 +448,7 @@ def test_what_is_not_sealed_yet_is_left_out_and_told_or_sealed_first(tmp_path, o
     chosen = ("export", "--tenant", "acme", "--no-report")
     asyncio.run(pause(1))
     code, told = operator(*chosen, "--out", tmp_path / "no")
-    assert (code, "log key" in told["says"]) == (2, True)
+    assert (code, "pauseledger seal" in told["says"]) == (2, True)
     operator("keys", "log")
     code, told = operator(*chosen, "--out", tmp_path / "no")
     assert (code, "pauseledger seal" in told["says"]) == (2, True)

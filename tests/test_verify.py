@@ -98,8 +98,26 @@ def test_the_file_alone_verifies_with_none_of_ours_at_hand(made, tmp_path):
     assert done.stdout.startswith("ok  verified 12 rows")
     (tmp_path / "head").write_text(older.replace("\n6\n", "\n5\n"))
     assert subprocess.run(command, check=False, capture_output=True, text=True).returncode == 5
+    for lacking in ((bundle / "head.txt", command[5]), (bundle, tmp_path / "nowhere")):
+        done = subprocess.run(
+            [*command[:3], lacking[0], command[4], lacking[1]], check=False, capture_output=True, text=True
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+        assert "unpack an archive first" in done.stderr or "nowhere" in done.stderr
     source = copy.read_text()
     assert "import pauseledger" not in source
+
+
+def test_it_runs_as_a_module_with_nothing_said_beside(made, tmp_path):
+    bundle, _, key = made
+    (tmp_path / "key").write_text(key)
+    command = [sys.executable, "-m", "pauseledger.infrastructure.verify", bundle, "--public-key", tmp_path / "key"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_is_short_enough_to_be_read_in_one_sitting():
+    source = Path(verify.__file__).read_text("utf-8")
     assert sum(bool(line.strip()) for line in source.splitlines()) <= 240
 
 
