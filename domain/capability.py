@@ -96,7 +96,7 @@ class HumanInteractionCapability:
             Refusal: one of the steps objected.
             StoreUnavailable: the store could not speak; the same answer again tells.
         """
-        return await self._answer(command, self._services.optional_axes)
+        return await self._answer(command, frozenset())
 
     async def resume(self, command: ResumeCommand, *, require_turn: bool = False) -> ResumeOutcome:
         """Redeem a token: steps 1 to 6. `prepare` is the way to go on with the turn afterwards.

@@ -27,14 +27,13 @@ from .envelope import Envelope
 from .errors import InteractionConfigurationError
 from .interactions import ASK_USER, AskUserAnsweredEvent
 from .rehydration import fold, rehydrate
+from .services import RENEWALS
 from .settlement import End
 from .turn import Entry, Result
 from .words import is_word
 
 #: No user message is added: the answer is the observation.
 RESUME_PROMPT = ""
-#: A lease is renewed this often within its length.
-RENEWALS = 3
 
 
 async def prepare(

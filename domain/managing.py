@@ -162,15 +162,9 @@ class Managing:
             self.services.decided("abandoned", round_.lead)
             raise TurnAbandoned(round_.lead.id, "it was taken up too often")
         self.services.decided("recovered", round_.lead)
-        await self._hold(round_.lead)
+        # Whoever held the turn before learns from its next renewal that a newer claim has taken over.
+        await self.services.hold(round_.lead.id, round_.lead.fence)
         return placed(self._outcome(round_, pause_id), _position(facts))
-
-    async def _hold(self, lead: Pause) -> None:
-        """Have whoever held the turn before learn from its next renewal that a newer claim has taken over."""
-        try:
-            await self.services.pauses.renew(lead.id, lead.fence, self.services.lease_seconds)
-        except StoreUnavailable as gone:
-            self.services.journal.note("renewal_failed", pause=lead.id, fence=lead.fence, error=type(gone).__name__)
 
     # What they have in common
 

@@ -20,13 +20,19 @@ def policy_stream(ledger_id: UUID) -> UUID:
 
 
 class PolicyBook:
-    """The policies of one ledger, as one process knows them."""
+    """The policies of one ledger, as one process knows them.
 
-    def __init__(self, pauses: Pauses, ledger_id: UUID) -> None:
+    Args:
+        shared: Whether many ask at once, so that a reading goes on for the others when whoever began it is cancelled.
+            In a transaction of the host's it must not: nothing may be under way there once the caller is gone.
+    """
+
+    def __init__(self, pauses: Pauses, ledger_id: UUID, *, shared: bool = True) -> None:
         self.stream = policy_stream(ledger_id)
         self._pauses = pauses
+        self._shared = shared
         self._known: tuple[PolicyChanged, ...] = ()
-        self._due = float("-inf")
+        self._begun = self._due = float("-inf")
         self._reading: asyncio.Task[tuple[PolicyChanged, ...]] | None = None
 
     async def in_force(self, interactions: Sequence[str]) -> dict[str, PolicyChanged]:
@@ -36,7 +42,9 @@ class PolicyBook:
             StoreUnavailable: the store could not speak.
             LedgerCorrupt, LedgerTooNew: the policies on record cannot be read.
         """
-        if time.monotonic() >= self._due:
+        if time.monotonic() >= self._due and not self._shared:
+            await self.read()
+        elif time.monotonic() >= self._due:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.ensure_future(self.read())
             await asyncio.shield(self._reading)
@@ -50,8 +58,9 @@ class PolicyBook:
         begun = time.monotonic()
         facts = await self._pauses.story([self.stream])
         changes = tuple(fact for fact in facts if isinstance(fact, PolicyChanged))
-        if len(changes) >= len(self._known):
-            self._known, self._due = changes, begun + FRESH_SECONDS
+        # One that began before another may have found more. Fewer than before stand where the store was set back.
+        if begun >= self._begun or len(changes) > len(self._known):
+            self._known, self._begun, self._due = changes, begun, begun + FRESH_SECONDS
         return changes
 
     def stands(self, pause: Pause) -> bool:

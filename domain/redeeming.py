@@ -53,7 +53,7 @@ from .round import (
     judge_own,
     stored_answer,
 )
-from .services import RELOADS, Services
+from .services import RELOADS, RENEWALS, Services
 from .stamp import Stamp
 from .turn import PausedTurn
 from .turns import read_turn
@@ -291,6 +291,7 @@ class Redemption:
         if self._settled is not None and any(isinstance(fact, Consumed) for fact in facts):
             settled, outcome = self._settled
             self.services.decided("consumed", settled.lead, attempt=stamp.attempt)
+            await self._hold(settled.lead)
             return placed(outcome, position)
         settled = round_.after(facts)
         pause = settled.of(pause_id)
@@ -315,7 +316,17 @@ class Redemption:
         outcome = self._outcomes().build(found.round, pause, self._turn)
         # Somebody may have taken the turn up meanwhile: the newest claim is theirs, and this attempt's is the first.
         fence = lead.consumed.claim.fence if lead.consumed.claim else 0
+        await self._hold(lead)
         return placed(changed(outcome, {"fence": fence}), lead.consumed.position)
+
+    async def _hold(self, lead: Pause) -> None:
+        """Have the lease run from now on, where what came between the read and the win took a good part of it."""
+        consumed = lead.consumed
+        if consumed is None or consumed.claim is None:
+            return
+        spent = (self.services.pauses.now() - consumed.at).total_seconds()
+        if spent * RENEWALS > consumed.claim.lease_seconds:
+            await self.services.hold(lead.id, consumed.claim.fence)
 
 
 def _claimed_at(facts: Sequence[Fact], round_: Round) -> int | None:

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from .commands import Actor, require_actor
 from .content import TEXT_TYPE, Content
-from .errors import Refusal
+from .errors import Refusal, StoreUnavailable
 from .facts import ActorRecord
 from .ids import Identity
 from .interactions import Interactions, Objection
@@ -20,6 +20,8 @@ from .turn import Transcripts
 
 #: How often an attempt that lost a race judges again before it gives up.
 RELOADS = 64
+#: A lease is renewed this often within its length.
+RENEWALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Services:
 
     Attributes:
         checkpoints: Where hosts keep their turns, by the name of the store.
-        optional_axes: Axes that `resume` and `answer` may leave unstated: scope, session, run, call.
+        optional_axes: Axes that `resume` may leave unstated: scope, session, run, call.
         leeway: How far clocks may differ, whole seconds.
         lease_seconds: How long a claim holds before somebody else may take it up.
         counts: Refusals of this process by reason, forged tokens and those past the bounds of the record included.
@@ -61,6 +63,13 @@ class Services:
             writer=self.writer,
             holder=self.holder,
         )
+
+    async def hold(self, lead_id: UUID, fence: int) -> None:
+        """Have the lease of a claim run from now on; a store that fails is logged."""
+        try:
+            await self.pauses.renew(lead_id, fence, self.lease_seconds)
+        except StoreUnavailable as gone:
+            self.journal.note("renewal_failed", pause=lead_id, fence=fence, error=type(gone).__name__)
 
     def decided(self, decision: str, pause: Pause, **more: Any) -> None:
         """Log a decision on a pause: its id and state, its claim, its axes as tags."""

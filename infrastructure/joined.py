@@ -11,7 +11,7 @@ from ..domain.capability import HumanInteractionCapability
 from ..domain.commands import Actor, ResumeOutcome
 from ..domain.continuation import redeem
 from ..domain.errors import InteractionConfigurationError, VersionConflict
-from ..domain.facts import Fact, Refused
+from ..domain.facts import Consumed, Fact, Recovered, Refused
 from ..domain.kernel_resume import ResumedTurn
 from ..domain.policies import PolicyBook
 from ..domain.ports import Found, Journal, Tail
@@ -31,6 +31,7 @@ class JoinedPauses:
     def __init__(self, own: EventSourcedPauses, streams: Streams) -> None:
         self._own = own
         self._joined = own.over(streams)
+        self._claims: dict[int | None, bytes] = {}
 
     def now(self) -> datetime:
         """Tell the store's time (UTC)."""
@@ -52,7 +53,16 @@ class JoinedPauses:
         """Append in the transaction; a refusal is sent on to its refusal stream, as one that lost its race."""
         if any(isinstance(fact, Refused) for fact in facts):
             raise VersionConflict("a refusal is not part of the host's transaction")
-        return await self._joined.append(facts)
+        stored = await self._joined.append(facts)
+        self._claims |= {fact.position: fact.row_digest for fact in stored if isinstance(fact, (Consumed, Recovered))}
+        return stored
+
+    def holds(self, claim: int | None, fact: Fact) -> bool:
+        """Tell whether a fact is the very claim that was handed out here at that position.
+
+        A server that crashed may give the positions of a transaction that was lost to others.
+        """
+        return fact.position == claim and self._claims.get(claim, fact.row_digest) == fact.row_digest
 
     async def refuse(self, stream: UUID, write: Callable[[Tail], Refused | None], *, of: UUID | None) -> bool:
         """Append to a refusal stream, outside the transaction."""
@@ -93,10 +103,11 @@ class Joined(HumanInteractionCapability):
     ) -> None:
         joined = JoinedPauses(pauses, at)
         # Its policies are those that the transaction sees.
-        book = PolicyBook(joined, services.identity.ledger_id)
+        book = PolicyBook(joined, services.identity.ledger_id, shared=False)
         super().__init__(replace(services, vault=None, pauses=joined, policies=book, journal=_Noting(services.journal)))
         self._own = own
         self._outside = pauses
+        self._inside = joined
 
     async def redeem(
         self, token: str, response: Any, *, axes: Axes, by: Actor | None = None, cites: Sequence[UUID] = ()
@@ -118,7 +129,7 @@ class Joined(HumanInteractionCapability):
             InteractionConfigurationError: it is not, or never will be.
             StoreUnavailable: the store could not speak; enter the turn again.
         """
-        if all(fact.position != position for fact in await self._outside.story([lead_id])):
+        if not any(self._inside.holds(position, fact) for fact in await self._outside.story([lead_id])):
             raise InteractionConfigurationError(
                 "the transaction that handed this turn out has not committed, or was rolled back; go on with a turn"
                 " after the commit, outside of the transaction"

@@ -509,21 +509,29 @@ class EventSourcedPauses:
 
     async def _write_down(self, stream: UUID, queue: "_Queue") -> None:
         """Write what waits for a refusal stream, batch by batch, until nothing does."""
-        while batch := queue.take():
-            try:
-                written = await self._refuse(stream, batch)
-            except Exception as failed:  # noqa: BLE001 - each of those who wait is told
-                for refusal in batch:
-                    refusal.fail(failed)
-            else:
-                for refusal, done in zip(batch, written, strict=True):
-                    refusal.end(done)
-        del self._refusing[stream]
+        batch: list[_Refusal] = []
+        try:
+            while batch := queue.take():
+                try:
+                    written = await self._refuse(stream, batch)
+                except Exception as failed:  # noqa: BLE001 - each of those who wait is told
+                    for refusal in batch:
+                        refusal.fail(failed)
+                else:
+                    for refusal, done in zip(batch, written, strict=True):
+                        refusal.end(done)
+        finally:
+            del self._refusing[stream]
+            # Left only where this task was cancelled: by a host that ends all of them, and others go on.
+            for refusal in (*batch, *queue.take()):
+                refusal.fail(StoreUnavailable("whoever wrote refusals down was cancelled", outcome="unknown"))
 
     async def _refuse(self, stream: UUID, batch: "Sequence[_Refusal]") -> list[bool]:
         writes = [refusal.write for refusal in batch]
         for _ in range(RELOADS):
-            tail = self._tails.pop(stream, None) or await self._tail(stream)
+            tail = self._tails.pop(stream, None)
+            if tail is None or tail.version < REFUSAL_STREAM <= tail.version + len(writes):
+                tail = await self._tail(stream, len(writes))
             # No keys are made here: a transaction of a host's may hold the place of those that come with the pause.
             pauses = {refusal.of for refusal in batch if refusal.of is not None}
             sealing = await self._sealing_of(pauses, making=False)
@@ -553,12 +561,13 @@ class EventSourcedPauses:
             facts.append(fact)
         return facts, rows, tail
 
-    async def _tail(self, stream: UUID) -> Tail:
+    async def _tail(self, stream: UUID, coming: int) -> Tail:
+        """Read a refusal stream's end; all of it where those to come reach the bound past which what stands counts."""
         newest = await self._streams.newest(stream)
         self._written.pop(stream.int, None)
         if newest is None:
             return Tail(version=0, head=NO_PREDECESSOR, at=None)
-        if newest.originator_version < REFUSAL_STREAM:
+        if newest.originator_version + coming < REFUSAL_STREAM:
             # Its time is needed beside its digest: many processes write here, and time never goes back in a stream.
             last = self.mapper.decode(newest, NO_PREDECESSOR).fact
             return Tail(version=last.originator_version, head=last.row_digest, at=last.at)

@@ -143,10 +143,16 @@ class PostgresStreams:
         # The pool's own check pauses for seconds between dead connections; after a restart all of them are.
         for _ in range(self._database.pool_size):
             connection = await pool.getconn()
-            if await _still_there(connection):
+            there = False
+            try:
+                there = await _still_there(connection)
+            finally:
+                # Also where whoever asks is cancelled meanwhile: the pool would count it as lent for good.
+                if not there:
+                    await connection.close()
+                    await pool.putconn(connection)
+            if there:
                 return connection
-            await connection.close()
-            await pool.putconn(connection)
         return await pool.getconn()
 
 

@@ -36,7 +36,7 @@ class LedgerSettings:
         audience: Tokens are bound to it; give each deployment that must not open another's tokens its own.
         leeway: Whole seconds by which clocks may differ when a window is judged.
         lease: Whole seconds a claim holds before somebody else may take the turn up.
-        optional_axes: Axes that `resume` and `answer` may leave unstated: scope, session, run, call.
+        optional_axes: Axes that `resume` may leave unstated: scope, session, run, call.
         interactions: The host's own, beside `ask_user` and `approval`.
         checkpoints: Where the host keeps turns of its own, by the name of the store.
         transcripts: Codecs of further wire formats.

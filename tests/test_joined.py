@@ -43,6 +43,7 @@ from pauseledger.infrastructure.stories import (
     topics,
     turn,
 )
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 LEVELS = [
@@ -299,6 +300,35 @@ async def test_a_turn_that_was_rolled_back_is_never_entered_whoever_redeems_it_n
         await resume_run(kernel, turn)
     await resume_run(kernel, won)
     assert len(kernel.seen) == 1
+
+
+async def test_a_claim_that_was_lost_is_not_confirmed_by_another_at_its_position(stage, ledger, own):
+    """A server that crashes may give the positions of what it lost to others."""
+    kernel, question = Kernel(), await asked(ledger)
+    turn = await ledger.joined(own.lent).redeem(question.token, ANSWER, axes=question.axes)
+    await own.rollback()
+    sequence = "pg_get_serial_sequence('pauseledger.stored_events', 'notification_id')"
+    stage.sql(f"SELECT setval({sequence}, {turn.outcome.position - 2})")
+    won = await question.redeem(OTHER_ANSWER)
+    assert (won.outcome.position, won.fence) == (turn.outcome.position, turn.fence)
+    with pytest.raises(InteractionConfigurationError, match="rolled back"):
+        await resume_run(kernel, turn)
+    await resume_run(kernel, won)
+    assert len(kernel.seen) == 1
+
+
+async def test_a_pause_that_is_cancelled_leaves_nothing_under_way_in_the_transaction(ledger, dsn):
+    async with host(dsn) as own:
+        for steps in range(1, 60):
+            pausing = asyncio.ensure_future(ledger.joined(own.lent).pause(ask(idempotency_key=f"cut {steps}")))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            pausing.cancel()
+            await asyncio.gather(pausing, return_exceptions=True)
+            await own.rollback()
+            for _ in range(20):
+                await asyncio.sleep(0)
+                assert own.lent.info.transaction_status == TransactionStatus.IDLE, steps
 
 
 async def test_a_call_that_is_cancelled_leaves_its_stall_in_the_transaction(stage, ledger, own):

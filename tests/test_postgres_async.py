@@ -168,6 +168,29 @@ async def test_connections_that_were_ended_while_idle_are_never_used(streams, ow
     await streams.append([row(uuid4(), 1)], mints=False)
 
 
+async def test_whoever_is_cancelled_while_a_connection_is_looked_at_gives_it_back(pg_dsn, monkeypatch):
+    database = PostgresRecorder(pg_dsn, pool_timeout=1.0).database
+    streams = PostgresStreams(database)
+    await streams.load([])
+    looked_at = asyncio.Event()
+
+    async def never(connection):
+        looked_at.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pauseledger.infrastructure.postgres_async._still_there", never)
+        for _ in range(database.pool_size + 1):
+            looked_at.clear()
+            loading = asyncio.ensure_future(streams.load([]))
+            await looked_at.wait()
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+    assert (await streams.load([])).rows == []
+    await streams.close()
+
+
 async def blind(connection):
     return True
 

@@ -8,6 +8,7 @@ from pauseledger import (
     Actor,
     AlreadyConsumed,
     AlreadyContinued,
+    Interaction,
     InteractionConfigurationError,
     LeaseHeld,
     NotConsumed,
@@ -15,6 +16,7 @@ from pauseledger import (
     RecoverCommand,
     ResumedTurn,
     SettleCommand,
+    StoreUnavailable,
     TokenExpired,
     TurnAbandoned,
     continuing,
@@ -179,6 +181,37 @@ async def test_a_zombie_that_finishes_first_settles_late_and_there_is_no_third_r
         pass
     assert stage.count("pause.continued@1") == 1
     assert second.settled
+
+
+async def test_a_win_that_took_a_good_part_of_its_lease_is_held_from_then_on(stage):
+    def slow(request, response):
+        ledger.wait(seconds=response["seconds"])
+
+    fields = {"request_schema": {}, "response_schema": {}, "cross_check": slow, "as_text": str}
+    async with stage.ledger(interactions=[Interaction(name="slow", **fields)]) as ledger:
+        for occurrence, (seconds, fences) in enumerate([(10, []), (30, [1])]):
+            question = await asked(ledger, interaction="slow", request={}, occurrence=occurrence)
+            turned = await question.redeem({"seconds": seconds})
+            held = ledger.recorder.leases([question.pause_id]).values()
+            assert (turned.fence, [lease.fence for lease in held]) == (1, fences)
+
+
+async def test_the_lease_of_an_older_claim_holds_nobody_off(stage, monkeypatch):
+    async with stage.ledger(lease=60) as ledger, stage.ledger(lease=30) as other:
+        question = await asked(ledger)
+        zombie = await question.redeem()
+        await settle(question, 1, "stalled")
+        renew = other.pauses.renew
+
+        async def gone(*_):
+            raise StoreUnavailable("not now")
+
+        monkeypatch.setattr(other.pauses, "renew", gone)
+        assert (await recover(question.at(other))).fence == 2
+        monkeypatch.setattr(other.pauses, "renew", renew)
+        assert await zombie.renew(), "the store has not heard of the newer claim"
+        other.wait(seconds=31)
+        assert (await recover(question.at(other))).fence == 3
 
 
 async def test_a_zombie_cannot_renew(ledger, question):

@@ -50,6 +50,19 @@ async def test_an_answer_just_inside_the_window_counts(ledger):
     assert isinstance(await question.redeem(), ResumedTurn)
 
 
+async def test_a_process_that_slept_takes_no_token_that_expired_meanwhile(stage, ledger, monkeypatch):
+    """It judges by its own clock first; the read tells what time it is."""
+    question = await asked(ledger, closes_in=60)
+    find = ledger.pauses.find
+
+    async def slept(pause_id):
+        ledger.wait(seconds=61)
+        return await find(pause_id)
+
+    monkeypatch.setattr(ledger.pauses, "find", slept)
+    await refusal(stage, question.redeem(), TokenExpired)
+
+
 async def test_leeway_is_given_to_clocks_that_differ(stage):
     async with stage.ledger(leeway=30) as ledger:
         question = await asked(ledger, closes_in=60)

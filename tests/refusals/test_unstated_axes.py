@@ -3,6 +3,8 @@
 import pytest
 from pauseledger import (
     ASK_USER,
+    Actor,
+    AlreadyConsumed,
     Axes,
     InteractionConfigurationError,
     LapseCommand,
@@ -91,11 +93,23 @@ async def test_an_axis_may_be_optional_for_resume_and_the_fact_says_so(stage):
             await question.redeem(axes=loose)
         with pytest.raises(InteractionConfigurationError, match="session_id"):
             await ledger.capability.resume(question.command(axes=loose.model_copy(update={"session_id": None})))
+        with pytest.raises(InteractionConfigurationError, match="run_id"):
+            await ledger.capability.answer(question.command(axes=loose))
         outcome = await ledger.capability.resume(question.command(axes=loose))
         assert (outcome.response, outcome.fence, outcome.turn) == (ANSWER, 0, None)
     consumed = stage.rows()[-1].header
     assert consumed["unstated_axes"] == ["run", "call"]
     assert consumed["claim"] is None
+
+
+async def test_who_was_first_is_told_to_the_same_scope_alone(stage):
+    async with stage.ledger(optional_axes=frozenset({"scope"})) as ledger:
+        question = await asked(ledger)
+        await question.redeem(answered_by=Actor("maria"))
+        nobody = question.axes.model_copy(update={"scope": None})
+        for stated, by in ((question.axes, "maria"), (nobody, None)):
+            refused = await refusal(stage, ledger.capability.resume(question.command(axes=stated)), AlreadyConsumed)
+            assert refused.by == by
 
 
 async def test_optional_axes_are_known_words():

@@ -58,6 +58,40 @@ async def test_past_256_only_the_first_of_an_axis_and_hour(stage, ledger, questi
     assert (await question.redeem()).fence == 1
 
 
+@pytest.mark.parametrize("short_of", [1, 3])
+async def test_whoever_comes_to_the_bound_late_knows_what_stood_before(stage, ledger, question, short_of):
+    ledger.go_to(ledger.pauses.now().replace(minute=0, second=1) + timedelta(hours=1))
+    await question.redeem()
+    await storm(question, 1)
+    await storm(question, 256 - 1 - short_of, scope=SCOPE.model_copy(update={"namespace": "x"}))
+    async with stage.ledger() as other:
+        other.go_to(ledger.pauses.now())
+        await storm(question.at(other), short_of, scope=SCOPE.model_copy(update={"namespace": "x"}))
+        assert stage.count(REFUSED) == 256
+        assert await storm(question.at(other), 1) == [False]
+    assert stage.count(REFUSED) == 256
+
+
+async def test_whoever_waits_is_told_where_the_writer_is_cancelled(stage, ledger, question, monkeypatch):
+    await question.redeem()
+    stuck = asyncio.Event()
+
+    async def never(stream):
+        stuck.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger.pauses._streams, "newest", never)
+        refusing = asyncio.ensure_future(question.redeem(axes=axes(run_id="run-2")))
+        await stuck.wait()
+        [queue] = ledger.pauses._refusing.values()
+        queue.task.cancel()
+        with pytest.raises(RunMismatch) as unrecorded:
+            await refusing
+    assert not unrecorded.value.recorded
+    assert (await refusal(stage, question.redeem(axes=axes(run_id="run-2")), RunMismatch)).recorded
+
+
 async def test_time_never_goes_back_within_a_stream(stage, ledger, question):
     async with stage.ledger() as behind:
         ledger.wait(minutes=5)
