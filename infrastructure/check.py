@@ -8,7 +8,18 @@ from uuid import UUID
 from eventsourcing.persistence import Notification
 
 from ..domain.ids import Identity
-from .check_streams import Fault, Stream, id_of, judge, judge_alone, judge_round, members, read_row, whole_streams
+from .check_streams import (
+    NOT_SO,
+    Fault,
+    Stream,
+    id_of,
+    judge,
+    judge_alone,
+    judge_round,
+    members,
+    read_row,
+    whole_streams,
+)
 from .check_tree import Kept, TreeCheck
 from .check_vault import VaultCheck
 from .merkle import Unproved
@@ -149,6 +160,9 @@ class Check:
             return
         told = members(stream)
         if told is None:
+            if stream.first == "pause.paused":
+                says = "its round is none, or does not name it"
+                yield Fault("round", says, stream.position, stream.id, stream.version)
             return
         lead, others = told
         if lead != stream.id:
@@ -165,7 +179,7 @@ class Check:
             elif stream.round and stream.round["lead"] != stream.name:
                 address = next(call["call_id"] for call in stream.round["calls"] if call["pause"] == stream.name)
                 derived = self._identity.sibling(UUID(stream.round["lead"]), address)
-        except (ValueError, KeyError, TypeError, StopIteration):
+        except (*NOT_SO, StopIteration):
             derived = NO_STREAM
         if derived != stream.id:
             says = "its id is not what the ledger's identity key makes of its pause"
@@ -184,6 +198,8 @@ class Check:
                     yield Fault("round", "its lead is not there", stream=others[0])
                 elif lead in others and lead in held and all(one in held or one not in there for one in others):
                     yield from judge_round(lead, held)
+                elif lead in held and others[0] in held and held[others[0]].round != held[lead].round:
+                    yield Fault("round", "its lead is of another round", stream=others[0])
 
 
 def _is_head(note: str) -> bool:

@@ -25,6 +25,9 @@ _NOTHING = bytes(32)
 _NAMED = {"segment", "stored", "digest", "comp"}
 _ONCE = ("pause.paused", "pause.answered", "pause.consumed", "pause.continued")
 
+#: Raised where what a header holds is not what such a fact has.
+NOT_SO = (LookupError, TypeError, AttributeError, ValueError, OverflowError)
+
 Part = Literal["table", "row", "stream", "round", "tree", "head", "view", "vault"]
 
 
@@ -113,8 +116,9 @@ def read_row(ledger: UUID, row: Notification, stream: Stream) -> Sequence[Fault]
     found: list[str] = []
     try:
         _of_row(ledger, row, stream, found)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except NOT_SO:
         found.append("its header lacks what its fact needs")
+        _go_on(row, stream)
     if not found:
         return ()
     stream.sound = False
@@ -134,7 +138,12 @@ def _of_row(ledger: UUID, row: Notification, stream: Stream, found: list[str]) -
     else:
         _of_bytes(ledger, row, state, end, header, stream.digest, found)
         _of_header(ledger, row, header, stream, found)
-    stream.version, stream.digest, stream.position = version, state[_DIGEST], row.id
+    _go_on(row, stream)
+
+
+def _go_on(row: Notification, stream: Stream) -> None:
+    """Hold what follows against this row, whatever it was."""
+    stream.version, stream.digest, stream.position = row.originator_version, bytes(row.state)[_DIGEST], row.id
 
 
 def _header(state: bytes, end: int) -> dict[str, Any] | None:
@@ -249,7 +258,7 @@ def judge(stream: Stream) -> Iterator[Fault]:
     """Judge a stream that was read to its end."""
     try:
         found = list(_of_stream(stream))
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except NOT_SO:
         found = ["one of its facts lacks what such a fact needs"]
     yield from (Fault("stream", says, stream.position, stream.id, stream.version) for says in found)
 
@@ -273,12 +282,13 @@ def _of_stream(stream: Stream) -> Iterator[str]:
 
 
 def members(stream: Stream) -> tuple[UUID, list[UUID]] | None:
-    """Tell the lead of a stream's round, and all whose pauses it is made of; None where it has none."""
+    """Tell the lead of a stream's round, and all whose pauses it is made of; None where it is not among them."""
     try:
         told = stream.round or {}
-        return UUID(told["lead"]), [UUID(call["pause"]) for call in told["calls"] if call["pause"]]
-    except (KeyError, TypeError, ValueError):
+        lead, others = UUID(told["lead"]), [UUID(call["pause"]) for call in told["calls"] if call["pause"]]
+    except NOT_SO:
         return None
+    return (lead, others) if stream.id in others else None
 
 
 def judge_alone(stream: Stream) -> Iterator[Fault] | None:
@@ -289,7 +299,7 @@ def judge_alone(stream: Stream) -> Iterator[Fault] | None:
             return None
         version, end = stream.consumed or (0, {})
         says = list(_of_consumed(stream, end, {})) if stream.consumed else []
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except NOT_SO:
         return None
     return (Fault("round", one, stream.position, stream.id, version) for one in says)
 
@@ -298,7 +308,7 @@ def judge_round(lead: UUID, held: dict[UUID, Stream]) -> Iterator[Fault]:
     """Judge a round whose streams were read at one moment: consumed together by one attempt, or not at all."""
     try:
         yield from _of_round(lead, held)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except NOT_SO:
         yield Fault("round", "what consumed its round lacks what such a fact needs", stream=lead)
 
 
