@@ -242,11 +242,13 @@ class SQLiteRecorder(LedgerRecorder):
         """Move a lease's end, unless a higher fence holds it."""
         until = time.time_ns() // 1000 + int(seconds * 1_000_000)
         statement = (
-            f"INSERT INTO lease SELECT ?1, ?2, ?3 WHERE NOT {_SETTLED.format('?1')} ON CONFLICT (pause) DO UPDATE"
+            f"INSERT INTO lease SELECT :pause, :fence, :until WHERE NOT {_SETTLED.format(':pause')}"
+            " ON CONFLICT (pause) DO UPDATE"
             " SET fence = excluded.fence, until = excluded.until WHERE excluded.fence >= lease.fence"
         )
         with self._writing() as connection:
-            return connection.execute(statement, (pause.hex, fence, until)).rowcount > 0
+            renewal = {"pause": pause.hex, "fence": fence, "until": until}
+            return connection.execute(statement, renewal).rowcount > 0
 
     def forget_leases(self) -> int:
         """Remove ended leases of settled turns."""
