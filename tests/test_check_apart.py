@@ -78,7 +78,7 @@ def test_a_process_of_one_thread_is_forked_once_its_pool_is_at_rest(store, reque
 @pytest.mark.usefixtures("way")
 def test_an_error_and_an_end_come_through(stage, tmp_path):
     nowhere = Opening.of("sqlite:////dev/null/ledger.db", LedgerSettings())
-    with comparing(nowhere) as faults, pytest.raises(StoreUnavailable, match="cannot be opened"):
+    with comparing(nowhere) as faults, pytest.raises(StoreUnavailable, match="ledger.db cannot be made"):
         list(faults)
     with comparing(Opening.of(stage.url, LedgerSettings())) as faults:
         [child] = multiprocessing.active_children()
