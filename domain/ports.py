@@ -23,13 +23,11 @@ class Found:
     Attributes:
         round: The pause's whole round; None where the pause is not in this store.
         epoch: The ledger's epoch.
-        now: The store's time (UTC).
         altered: By stream, the versions whose rows are not what was written.
     """
 
     round: Round | None
     epoch: int
-    now: datetime
     altered: Mapping[UUID, tuple[int, ...]]
 
     def require_whole(self, *, beside: UUID | None = None) -> None:

@@ -261,7 +261,7 @@ class EventSourcedPauses:
             snapshot.rows, self._replay, pause_id, snapshot, self.vault.opening(snapshot.keys)
         )
         if first is None:
-            return Found(None, snapshot.epoch, snapshot.now, {})
+            return Found(None, snapshot.epoch, {})
         members = [call.pause for call in first.paused.round.calls if call.pause is not None]
         if members == [pause_id]:
             return self._found([first], {pause_id: altered}, snapshot)
@@ -464,7 +464,7 @@ class EventSourcedPauses:
     def _found(self, pauses: list[Pause], altered: dict[UUID, tuple[int, ...]], snapshot: Snapshot) -> Found:
         lease = snapshot.leases.get(pauses[0].id)
         until = lease.until if lease is not None and lease.fence == pauses[0].fence else None
-        return Found(Round(tuple(pauses), self._leeway, until), snapshot.epoch, snapshot.now, altered)
+        return Found(Round(tuple(pauses), self._leeway, until), snapshot.epoch, altered)
 
     def _replay(
         self, stream: UUID, snapshot: Snapshot, keys: Mapping[UUID, DataKey]

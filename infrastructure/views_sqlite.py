@@ -4,7 +4,6 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from eventsourcing.persistence import IntegrityError, Tracking
@@ -322,8 +321,3 @@ def _fitting() -> Iterator[None]:
         raise RowsRejected(type(error).__name__) from None
     except (OverflowError, UnicodeEncodeError) as error:
         raise RowsRejected(type(error).__name__) from None
-
-
-def views_file(path: Path, busy_timeout: float) -> ViewsFile:
-    """Open a file of the views' own."""
-    return ViewsFile(path, busy_timeout=busy_timeout)

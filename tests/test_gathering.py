@@ -272,6 +272,23 @@ async def test_where_there_is_no_store_nobody_tries_twice(store):
     assert tried == [1, 9]
 
 
+async def test_where_nobody_knows_what_became_of_them_none_is_tried_again(store):
+    """What went together may stand: written once more, it would stand in its own way."""
+    streams, _ = store
+    tried = []
+
+    async def lost(rows, **_):
+        tried.append(len(rows))
+        await asyncio.sleep(0)
+        raise StoreUnavailable("nothing was heard any more", outcome="unknown")
+
+    streams._streams.append = lost
+    appends = [streams.append([row(uuid4(), 1)], mints=False) for _ in range(10)]
+    told = await asyncio.gather(*appends, return_exceptions=True)
+    assert [one.outcome for one in told] == ["unknown"] * 10
+    assert tried == [1, 9]
+
+
 async def test_what_is_large_goes_alone(store):
     streams, count = store
     sizes = [LIGHT + 1, 1, LIGHT + 1, 1, 1]

@@ -162,6 +162,7 @@ async def test_no_question_crosses_a_scope_and_an_operator_has_names_for_all(led
     assert len(await views.response_times.report_of_all_tenants()) == 4
     assert (await views.response_times.rubber_stamps_of_all_tenants(60)).hasty == 4
     assert len(await views.stranded.stranded_of_all_tenants()) == 4
+    assert len([item async for item in views.stranded.owed_of_all_tenants()]) == 4
     for no_scope in (None, "acme", {"tenant_id": "acme"}):
         with pytest.raises(InteractionConfigurationError):
             await views.open_pauses.most_urgent(no_scope)
