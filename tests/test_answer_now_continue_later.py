@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pauseledger import Actor, AlreadyAnswered
+from pauseledger import Actor, AlreadyAnswered, recognise
 from pauseledger.infrastructure.keys import KeyFile
 from pauseledger.infrastructure.stories import ANSWER, SCOPE, Stage, asked, axes, topics
 
@@ -48,3 +48,20 @@ async def test_a_request_answers_and_a_worker_goes_on(page, store_url, tmp_path)
         assert await page["work_once"](worker, SCOPE, delegate) == 0
         assert delegate.seen[0] == delegate.seen[1]
         assert topics(stage.rows(question.pause_id))[-1] == "continued"
+
+
+async def test_whoever_fetches_the_link_changes_nothing(page, store_url, tmp_path):
+    stage = Stage(store_url, tmp_path / "keys")
+    async with stage.ledger() as web:
+        question = await asked(web)
+        await web.views.catch_up()
+        before = stage.rows()
+        for _ in range(3):
+            shown = await page["get_question"](web, axes())
+            assert [one["question"] for one in shown["questions"]] == ["Whose name?"]
+            assert recognise(web.capability, question.token).envelope is not None
+        assert await page["get_question"](web, axes(run_id="another")) is None
+        assert stage.rows() == before
+        await question.redeem()
+        await web.views.catch_up()
+        assert await page["get_question"](web, axes()) is None
