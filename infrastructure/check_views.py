@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..projections.projection import Projection
-from ..projections.rows import Changes, Place, Query, Rows, Still, Table, ViewGone
+from ..projections.rows import Changes, Condition, Place, Query, Rows, Still, Table, ViewGone
 from ..projections.seen import Seen
 from .check_streams import Fault
 from .follower import Follower
@@ -80,8 +80,8 @@ class _Anew(SQLiteRows):
         ahead = self._ahead.pop(query, None)
         found = self._live.stored(query) if ahead is None else ahead.result()
         if found != expected:
-            wrong = next(other or one for one, other in zip_longest(found, expected) if one != other)
-            self.differing[table] = _position_in(table)(wrong)
+            wrong = next(both for both in zip_longest(found, expected) if both[0] != both[1])
+            self.differing[table] = min(_position_in(table)(row) for row in wrong if row is not None)
 
 
 def _at_positions(table: Table[Any]) -> bool:
@@ -89,7 +89,12 @@ def _at_positions(table: Table[Any]) -> bool:
 
 
 def _between(table: Table[Any], after: int, up_to: int) -> Query[Any]:
-    return Query(table, (("position", ">", after), ("position", "<=", up_to)), ("position",))
+    return Query(table, (*_above(after), ("position", "<=", up_to)), ("position",))
+
+
+def _above(position: int) -> tuple[Condition, ...]:
+    """Leave out what was compared; at the beginning that is nothing, also where no fact can stand."""
+    return (("position", ">", position),) if position else ()
 
 
 def _position_in(table: Table[Any]) -> Callable[[_Row], int]:
@@ -200,7 +205,7 @@ def _of_view(log: Log, one: _Compared, still: Still) -> Iterator[Fault]:
         yield Fault("view", "it is ahead of the log", one.place.position, view=name)
     for table in one.projection.tables:
         if _at_positions(table):
-            wrong = one.anew.differing.get(table) or _behind(table, still, reached)
+            wrong = one.anew.differing[table] if table in one.anew.differing else _behind(table, still, reached)
             differs = wrong is not None
         else:
             differs, wrong = _differing(table, still, one.anew)
@@ -210,7 +215,7 @@ def _of_view(log: Log, one: _Compared, still: Still) -> Iterator[Fault]:
 
 def _behind(table: Table[Any], rows: Still, position: int) -> int | None:
     """Tell where a row stands behind all that was folded."""
-    found = rows.stored(Query(table, (("position", ">", position),), ("position",), limit=1))
+    found = rows.stored(Query(table, _above(position), ("position",), limit=1))
     return _position_in(table)(found[0]) if found else None
 
 

@@ -45,6 +45,9 @@ async def lead(stage):
                 await one.redeem()
         async with continuing(await held[-1].redeem()):
             pass
+        still_open, _ = await asked_round(ledger, *round_of("c0", "c1", idempotency_key="open"))
+        with pytest.raises(RoundOpen):
+            await still_open.redeem()
         taken = await asked(ledger, idempotency_key="taken")
         with pytest.raises(RuntimeError):
             async with continuing(await taken.redeem()):

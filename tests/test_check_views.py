@@ -12,6 +12,7 @@ from pauseledger.infrastructure.check_views import views_faults
 from pauseledger.infrastructure.headers import Log
 from pauseledger.infrastructure.keys import KeyFile
 from pauseledger.infrastructure.mapper import FactMapper
+from pauseledger.infrastructure.sqlite import SQLiteRecorder
 from pauseledger.infrastructure.stories import ANSWER, asked, axes
 from pauseledger.infrastructure.views import rows_of
 from pauseledger.infrastructure.wiring import open_recorder
@@ -84,6 +85,46 @@ def test_every_column_of_every_row_of_every_view_is_held_against_the_log(store, 
         if store == "postgresql":
             owner.do("DROP TABLE view_stranded_rounds_2b, view_history_facts_4b")
             assert {"refusals", "stranded", "history"} == {fault.view for fault in views_faults(log, views)}
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_a_row_that_no_fact_made_is_found_wherever_it_stands(store, request, tmp_path):
+    url = f"sqlite:///{tmp_path / 'l.db'}" if store == "sqlite" else request.getfixturevalue("pg_dsn")
+    asyncio.run(lead(url, tmp_path / "keys"))
+    with closing(open_recorder(url, LedgerSettings())) as recorder, closing(Owner(url)) as owner:
+        ledger_id = recorder.identity().ledger_id
+        views = [(one, rows_of(one, recorder)) for one in (projection() for projection in PROJECTIONS)]
+        log = Log(recorder, FactMapper(ledger_id), ledger_id)
+        # Tables that are compared right away, from the position on at which the batch before ended.
+        kept = {
+            f"view_{table.name}_{one.revision}b": list(table.columns).index("position")
+            for one, _ in views
+            for table in one.tables
+            if table.key == ("position",)
+        }
+        rows = {name: row for name in kept for row in owner.do(f"SELECT * FROM {name} LIMIT 1")}
+        assert len(rows) > 1
+        for at in (-(2**40), -7, 0, 2**40):
+            for name, row in rows.items():
+                invented = (*row[: kept[name]], at, *row[kept[name] + 1 :])
+                owner.do(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", *invented)
+            found = {(fault.says.split()[3], fault.position) for fault in views_faults(log, views)}
+            assert found == {(name[len("view_") :].rpartition("_")[0], at) for name in rows}
+            for name in rows:
+                owner.do(f"DELETE FROM {name} WHERE position = ?", at)
+        assert list(views_faults(log, views)) == []
+
+
+@pytest.mark.parametrize("at", [-7, 0, 7])
+def test_a_row_in_a_view_that_has_folded_nothing_is_found(at, tmp_path):
+    url = f"sqlite:///{tmp_path / 'l.db'}"
+    with closing(SQLiteRecorder(tmp_path / "l.db")) as recorder, closing(Owner(url)) as owner:
+        ledger_id = recorder.identity().ledger_id
+        log, views = Log(recorder, FactMapper(ledger_id), ledger_id), [(Refusals(), rows_of(Refusals(), recorder))]
+        assert list(views_faults(log, views)) == []
+        ((name,),) = owner.do("SELECT name FROM sqlite_master WHERE name LIKE 'view_refusal_attempts__b'")
+        owner.do(f"INSERT INTO {name} (position) VALUES (?)", at)
+        assert [fault.position for fault in views_faults(log, views)] == [at]
 
 
 def every_change(owner, projection):
