@@ -107,6 +107,7 @@ from .infrastructure.events import EventPage
 from .infrastructure.export import ExportCommand, Exported
 from .infrastructure.joined import Joined
 from .infrastructure.settings import LedgerSettings
+from .infrastructure.version import __version__
 from .infrastructure.wiring import Ledger, open_ledger
 from .projections.open_pauses import Inbox
 from .projections.projection import ViewBehind
@@ -219,6 +220,7 @@ __all__ = [
     "ViewBehind",
     "WindowOpen",
     "WithdrawCommand",
+    "__version__",
     "answered_event",
     "continuing",
     "open_ledger",

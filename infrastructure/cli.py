@@ -40,6 +40,7 @@ from .cli_keys import keys
 from .cli_shapes import (
     DONE,
     FAULT,
+    INTERRUPTED,
     Outcome,
     broken,
     failed,
@@ -56,6 +57,7 @@ from .cli_switches import levers
 from .cli_views import views
 from .keys import KeyFile
 from .settings import KEYS_VARIABLE, keys_directory, store_url
+from .version import __version__
 from .wiring import Ledger, embedded, open_recorder
 
 T = TypeVar("T")
@@ -90,7 +92,12 @@ Seconds = Annotated[int, typer.Option(metavar="SECONDS")]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    try:
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        # The second, while what was done after the first was being told.
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -110,6 +117,22 @@ def run(arguments: Sequence[str]) -> int:
         os.write(2, b"what this came to could not be written to the output; repeat the command to be told\n")
         return FAULT
     return outcome.exit_code
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"pauseledger {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Tell the version, and end.")
+    ] = False,
+) -> None:
+    assert not version  # noqa: S101 - told, and ended
 
 
 def _outcome(arguments: list[str]) -> Outcome | None:

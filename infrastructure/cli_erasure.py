@@ -60,7 +60,9 @@ def erase(
     """Destroy the keys of what was said, or of who said it, for good; recorded before and after.
 
     What is still open is taken back first, and an owed turn is given up. Rows, digests, views and proofs stand. A legal
-    hold or a retention floor refuses (exit 3). Cut off in between, the same command again goes on. What somebody only
+    hold or a retention floor refuses (exit 3). Cut off in between, the same command again goes on.
+
+    `subject ID` tells first which pauses --of-person would erase, others' words in them as well. What somebody only
     handled as an operator is not theirs: --of-person leaves what was said there, and tells it.
     """
     kinds = [kind for kind, chosen in zip(KINDS, (content, person), strict=True) if chosen]

@@ -38,7 +38,8 @@ from .sealed import NO_HEAD, SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
 from .settings import KEYS_VARIABLE, keys_directory, store_url
-from .wiring import Ledger, embedded, product_version
+from .version import __version__
+from .wiring import Ledger, embedded
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,6 +101,7 @@ async def _again_and_again(notary: Notary, every: float) -> Sealing:
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     for word in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(word, told.set)
+    typer.echo(f"seal    again every {every:g} s, until SIGINT (ctrl-C) or SIGTERM", err=True)
     done = Sealing(0, 0)
     try:
         while not told.is_set():
@@ -296,7 +298,7 @@ class Opened:
     def recorded(self, auditor: str | None, reads: Reads, about: UUID | None = None) -> None:
         """Write down who reads, where that is told."""
         if auditor is not None:
-            record_reading(self.recorder, Actor(auditor), reads, writer=f"pauseledger/{product_version()}", about=about)
+            record_reading(self.recorder, Actor(auditor), reads, writer=f"pauseledger/{__version__}", about=about)
 
     def head(self) -> SignedHead:
         """Read the newest head."""

@@ -268,12 +268,20 @@ def loaded(named: str) -> Sequence[Interaction]:
     module, _, name = named.partition(":")
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
+    if not module or not name:
+        raise InteractionConfigurationError(f"interactions {named!r} name nothing; give module:name")
     try:
-        found = getattr(importlib.import_module(module), name)
+        held = importlib.import_module(module)
     except Exception as failed:
         raise InteractionConfigurationError(
-            f"interactions {named!r} cannot be imported ({type(failed).__name__}); give module:name"
+            f"module {module!r} of the interactions cannot be imported ({type(failed).__name__}); run the command"
+            " beside it, or name its directory in PYTHONPATH"
         ) from failed
+    if not hasattr(held, name):
+        raise InteractionConfigurationError(
+            f"module {module!r} has no {name!r}; name an Interaction in it, or a list of them"
+        )
+    found = getattr(held, name)
     listed = [found] if isinstance(found, Interaction) or not isinstance(found, Iterable) else list(found)
     chosen = [one for one in listed if isinstance(one, Interaction)]
     if len(chosen) != len(listed):

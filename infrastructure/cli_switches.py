@@ -54,7 +54,12 @@ def switches(where: Where) -> Outcome:
         "flips": [fact_shape(flip, content=False) for flip in flips],
         "sentences": sentences,
     }
-    return Outcome(shape, [*(f"surface {name} is {_state(on=on)}" for name, on in now.items()), *sentences])
+    flipped = {flip.surface for flip in flips}
+    lines = [
+        f"surface {name} is {_state(on=on) if name in flipped else 'off; nobody flipped it yet'}"
+        for name, on in now.items()
+    ]
+    return Outcome(shape, [*lines, *sentences])
 
 
 def _state(*, on: bool) -> str:

@@ -17,6 +17,7 @@ from uuid import UUID
 import typer
 
 from ..domain.axes import Axes, Scope
+from ..domain.errors import LedgerError
 from ..domain.facts import rfc3339
 from ..domain.sentences import harmless
 from ..projections.open_pauses import Inbox, OpenPause
@@ -25,6 +26,7 @@ from ..projections.stranded import Stranded
 from .cli_inputs import Where, grouped, in_ledger
 from .cli_shapes import Outcome
 from .following import Following
+from .store import RightMissing
 from .wiring import Ledger
 
 T = TypeVar("T")
@@ -76,8 +78,13 @@ def _asking(where: Where, view: str, ask: Callable[[Ledger, list[str]], Awaitabl
     async def inside() -> Outcome:
         async with where.ledger() as ledger:
             behind: list[str] = []
-            if not await ledger.views.catch_up(CATCH_UP, [view]):
-                behind = ["behind  the view has not caught up with the log; see `pauseledger lag`"]
+            try:
+                if not await ledger.views.catch_up(CATCH_UP, [view]):
+                    behind = ["behind  the view has not caught up with the log; see `pauseledger lag`"]
+            except RightMissing:
+                behind = [
+                    "behind  this role may read views and not keep them: `pauseledger follow` as the runtime role does"
+                ]
             outcome = await ask(ledger, behind)
             return Outcome({**outcome.shape, "behind": bool(behind)}, outcome.lines)
 
@@ -419,11 +426,15 @@ async def _until_told(following: Following) -> None:
     running, loop = asyncio.ensure_future(following.run()), asyncio.get_running_loop()
     for told in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(told, running.cancel)
+    typer.echo("follow  keeps the views, until SIGINT (ctrl-C) or SIGTERM", err=True)
     try:
         await running
     except asyncio.CancelledError:
         if not running.cancelled():
             raise
+    except ExceptionGroup as several:
+        # Of what ended it, one is told; a ledger's own error says what to do.
+        raise next((one for one in several.exceptions if isinstance(one, LedgerError)), several) from None
     finally:
         for told in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(told)

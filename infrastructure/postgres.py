@@ -481,7 +481,7 @@ class PostgresRecorder(LedgerRecorder):
         try:
             return psycopg.connect(**self.database.target, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
-            raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error).strip()}") from None
+            raise StoreUnavailable(f"PostgreSQL cannot be reached: {' '.join(str(error).split())}") from None
 
     def _make(self, connection: psycopg.Connection[Row]) -> list[str]:
         revision = self._revision(connection)

@@ -21,7 +21,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from ..domain.errors import InteractionConfigurationError, LedgerTooNew, StoreUnavailable
-from .store import SCHEMA_REVISION, SETTLED, Lease, Snapshot, StreamConflict, VaultRow, named, understood
+from .store import SCHEMA_REVISION, SETTLED, Lease, RightMissing, Snapshot, StreamConflict, VaultRow, named, understood
 
 # What the driver and its pool warn of is told by our errors; a host that gives their loggers a handler hears both.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -58,6 +58,13 @@ SAYS = {
     "PLV01": "the vault's guard turned the change down: keys are destroyed, or wrapped anew by the tables' owner",
     "PLF04": "the log is not read in REPEATABLE READ or SERIALIZABLE; read it in READ COMMITTED",
 }
+
+_NO_RIGHT = (
+    "the database role{} lacks the right to do this. `pauseledger migrate` grants it: by --runtime-role to pause,"
+    " answer, go on, seal and keep views; by --eraser-role that, and to destroy keys; by --auditor-role to read (check,"
+    " head, prove, export without --seal) and to record what was read. Only the tables' owner migrates, draws an epoch,"
+    " rewraps and scrubs"
+)
 
 #: What makes the tables and their functions, in order.
 TABLE_FILES = ("postgres.sql", "postgres_log.sql", "postgres_sealed.sql", "postgres_vault.sql")
@@ -391,7 +398,7 @@ class Database:
         taken = (self.schema, "stored_events", "stored_events_stream"), (self.schema, "vault", "vault_pause")
         if _constraint(error) in taken:
             return StreamConflict(f"stored already: {named(rows)}")
-        return _translated(error, rows)
+        return _translated(error, rows, self.target.get("user"))
 
 
 def _made() -> str:
@@ -526,7 +533,7 @@ def _constraint(error: psycopg.Error) -> tuple[str | None, ...]:
     return (at.schema_name, at.table_name, at.constraint_name) if error.sqlstate == "23505" else ()
 
 
-def _translated(error: psycopg.Error, rows: Sequence[StoredEvent]) -> Exception:
+def _translated(error: psycopg.Error, rows: Sequence[StoredEvent], role: str | None) -> Exception:
     state = error.sqlstate or ""
     if rows and state == _OTHER_MAKE:
         # An open ledger met older tables when it was opened, and they only move on.
@@ -534,10 +541,9 @@ def _translated(error: psycopg.Error, rows: Sequence[StoredEvent]) -> Exception:
     if rows and state not in SAYS and state[:2] in {"", "22", "23", "PL"}:
         return IntegrityError(f"turned down by a rule of the table: {named(rows)}")
     if state == "42501":
-        return InteractionConfigurationError(
-            "the database role lacks the right: `pauseledger migrate` grants a runtime role what it needs, and only the"
-            " tables' owner makes them or draws an epoch"
-        )
+        return RightMissing(_NO_RIGHT.format(f" {role}" if role else ""))
     if state == "42704":
-        return InteractionConfigurationError("the runtime role does not exist; create it first")
+        return InteractionConfigurationError(
+            "a role given to `pauseledger migrate` does not exist; make it by CREATE ROLE ... LOGIN, then migrate again"
+        )
     return StoreUnavailable(SAYS.get(state, f"PostgreSQL could not do it: {state or type(error).__name__}"))

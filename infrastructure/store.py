@@ -17,7 +17,7 @@ from eventsourcing.persistence import (
     TrackingRecorder,
 )
 
-from ..domain.errors import LedgerTooNew, StoreUnavailable
+from ..domain.errors import InteractionConfigurationError, LedgerTooNew, StoreUnavailable
 from ..domain.facts import Abandoned, Continued
 
 #: How much of a row's state a follower reads at first: all of the header, but for the rarest.
@@ -46,6 +46,10 @@ EPOCHS = 1 << 16
 
 #: The facts after which nobody holds a turn any more, by their stored names.
 SETTLED = (Continued.NAME, Abandoned.NAME)
+
+
+class RightMissing(InteractionConfigurationError):
+    """The database role may not do this; the message names the roles that may."""
 
 
 class StreamConflict(IntegrityError):
@@ -199,7 +203,7 @@ class LedgerRecorder(ApplicationRecorder):
     Raises (every method):
         StoreUnavailable: the database could not speak; `outcome` is `unknown` only where a commit may have happened.
         LedgerTooNew: the tables belong to a newer version of this package (`load`, `identity` and `migrate` look).
-        InteractionConfigurationError: the database role lacks the right.
+        RightMissing: the database role lacks the right.
 
     Attributes:
         apart: Whether a server does the work, so that it is worth a thread to let it go on meanwhile.

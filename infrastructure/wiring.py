@@ -5,7 +5,6 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import timedelta
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -53,6 +52,7 @@ from .subjects import Named, named_in
 from .switches import LedgerSwitches
 from .transcripts import known
 from .vault import require_opened
+from .version import __version__
 from .views import LedgerViews
 from .views_sqlite import ViewsFile
 
@@ -365,7 +365,7 @@ class Ledger:
             transcripts=transcripts,
             journal=StructuredJournal(),
             off_loop=self._rules,
-            writer=f"pauseledger/{product_version()}",
+            writer=f"pauseledger/{__version__}",
             holder=tags.tag("holder", socket.gethostname(), str(os.getpid()), secrets.token_bytes(8)),
             checkpoints=dict(settings.checkpoints),
             optional_axes=settings.optional_axes,
@@ -527,11 +527,3 @@ def vault_ring(url: str, settings: LedgerSettings) -> KeyRing | None:
     if url == MEMORY and settings.keys_directory is None:
         return KeyRing.ephemeral("vault")
     return KeyFile(keys_directory(settings.keys_directory)).load_vault()
-
-
-def product_version() -> str:
-    """Tell this package's version, as facts name it."""
-    try:
-        return version("pauseledger")
-    except PackageNotFoundError:
-        return "unpackaged"

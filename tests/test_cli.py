@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import pauseledger
 import psycopg
 import pytest
 from pauseledger.domain.errors import LedgerTooNew
@@ -627,6 +628,22 @@ class TestTheLedgerItself:
         ran = pl("show", uuid4(), "--json")
         assert (ran.code, ran.json["outcome"], ran.json["topic"]) == (4, "too_new", "schema@99")
 
+    def test_a_server_that_is_not_there_is_told_in_one_line(self, pl):
+        ran = pl("migrate", "--store", f"postgresql://nobody@/none?host={pl.folder}")
+        assert (ran.code, len(ran.err.splitlines()), "\\u" in ran.err) == (4, 1, False)
+
+    def test_a_second_interruption_leaves_no_traceback(self, monkeypatch):
+        def again(arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(cli, "run", again)
+        with pytest.raises(SystemExit) as left:
+            cli.main(["show"])
+        assert left.value.code == 130
+
+    def test_the_version_is_told(self, pl):
+        assert pl("--version").out == f"pauseledger {pauseledger.__version__}\n"
+
 
 class TestInteractionsOfTheHost:
     MODULE = b"""
@@ -650,13 +667,22 @@ OTHER = [MINE, 3]
         assert pl.redeem(ran.json["token"], "--json", answer={}).json["reason"] == "interaction_unregistered"
 
     @pytest.mark.parametrize(
-        "named", ["absent_module:X", "host_odd:ABSENT", "host_odd", "host_odd:OTHER", "host_odd:SCHEMA"]
+        ("named", "says"),
+        [
+            ("absent_module:X", "PYTHONPATH"),
+            ("host_odd:ABSENT", "has no 'ABSENT'"),
+            ("host_odd", "give module:name"),
+            (":MINE", "give module:name"),
+            ("host_odd:OTHER", "neither an Interaction nor a list"),
+            ("host_odd:SCHEMA", "neither an Interaction nor a list"),
+        ],
     )
-    def test_anything_else_is_a_configuration_error(self, pl, monkeypatch, named):
+    def test_anything_else_is_a_configuration_error(self, pl, monkeypatch, named, says):
+        pl("migrate")
         monkeypatch.chdir(pl.folder)
         pl.file("host_odd.py", self.MODULE)
         ran = pl("show", uuid4(), "--interactions", named, "--json")
-        assert (ran.code, ran.json["outcome"]) == (2, "misconfigured")
+        assert (ran.code, ran.json["outcome"], says in ran.json["says"]) == (2, "misconfigured", True)
 
 
 class TestWhatGoesWrong:

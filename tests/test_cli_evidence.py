@@ -166,6 +166,7 @@ def test_sealing_goes_on_though_an_anchor_or_the_store_cannot_speak(operator, pa
     anchor = ("--anchor", (away / "head.txt").as_uri())
     command = [sys.executable, "-m", "pauseledger.infrastructure.cli", "seal", *anchor, "--every", "0.1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline() == "seal    again every 0.1 s, until SIGINT (ctrl-C) or SIGTERM\n"
         assert "could not speak" in process.stderr.readline()
         with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as connection:
             connection.execute("ALTER TABLE sealing RENAME TO elsewhere")

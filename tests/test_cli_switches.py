@@ -73,7 +73,7 @@ def test_a_flip_that_changes_nothing_writes_nothing(pl, store):
     assert pl("switch", "run", "--off", "--operator", "li")[1] == "surface run now is rolled back\n"
     assert len(raw_check.read(store).of("switch.flipped")) == 2
     _, out, _ = pl("switches")
-    assert out.startswith("surface run is rolled back\nsurface stream is rolled back\n")
+    assert out.startswith("surface run is rolled back\nsurface stream is off; nobody flipped it yet\n")
     assert 'person "li" (claimed) rolled surface "run" back' in out
 
 

@@ -103,6 +103,30 @@ async def test_the_auditors_role_checks_and_proves_and_each_reading_is_on_record
     assert [topic for (topic,) in topics][-4:] == ["audit.read@1"] * 4
 
 
+def test_what_the_auditors_role_may_not_do_names_the_role_that_may(pg_dsn, auditor, tmp_path, monkeypatch, capsys):
+    KeyFile(tmp_path / "keys").create()
+
+    async def story():
+        async with pl.open_ledger(pg_dsn, pl.LedgerSettings(keys_directory=tmp_path / "keys")) as ledger:
+            one = await asked(ledger)
+            await ledger.views.catch_up()
+            await one.redeem(ANSWER)
+            return one
+
+    one = asyncio.run(story())
+    monkeypatch.setenv("PAUSELEDGER_STORE", auditor)
+    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
+    for question in (("open",), ("times",), ("refusals",), ("stranded",), ("history", "--pause", str(one.pause_id))):
+        assert run([*question, "--all-tenants", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["behind"] is True
+    bundle = ("export", "--all-tenants", "--no-report", "--out", str(tmp_path / "bundle"), "--seal")
+    for command in (("seal",), bundle, ("restored",), ("follow",), ("rebuild", "all")):
+        assert run(command) == 2
+        said = capsys.readouterr().err
+        assert "the database role auditor lacks the right to do this" in said
+        assert "--runtime-role" in said
+
+
 async def test_the_auditors_role_finds_what_is_wrong_with_keys_it_cannot_read(pg_dsn, auditor, tmp_path, capsys):
     KeyFile(tmp_path / "keys").create()
     async with pl.open_ledger(pg_dsn, pl.LedgerSettings(keys_directory=tmp_path / "keys")) as ledger:

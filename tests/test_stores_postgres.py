@@ -15,7 +15,7 @@ from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastor
 from eventsourcing.tests.persistence import ApplicationRecorderTestCase
 from pauseledger.domain.errors import InteractionConfigurationError, LedgerTooNew, StoreUnavailable
 from pauseledger.infrastructure.postgres import PostgresRecorder
-from pauseledger.infrastructure.store import SCHEMA_REVISION, StreamConflict
+from pauseledger.infrastructure.store import SCHEMA_REVISION, RightMissing, StreamConflict
 from pauseledger.infrastructure.testing import RecorderConformance, TemporaryPostgres, refused, row
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -58,7 +58,7 @@ class TestPostgresAsTheRuntimeRole(RecorderConformance):
     def test_another_epoch_is_seen_by_the_next_load(self, recorder):
         """Drawing an epoch is the owner's."""
         before = recorder.load([]).epoch
-        with refused(InteractionConfigurationError) as caught:
+        with refused(RightMissing) as caught:
             recorder.draw_epoch()
         assert "owner" in str(caught[0])
         assert recorder.load([]).epoch == before
@@ -165,7 +165,7 @@ def test_a_role_that_was_granted_nothing_may_do_nothing(recorder, owner, pg_dsn)
         owner.execute("CREATE ROLE stranger LOGIN")
     stranger = PostgresRecorder(make_conninfo(pg_dsn, user="stranger"))
     for call in (stranger.identity, stranger.max_notification_id, lambda: stranger.insert_events([row(uuid4(), 1)])):
-        with refused(InteractionConfigurationError):
+        with refused(RightMissing):
             call()
     stranger.close()
 

@@ -155,7 +155,8 @@ async def test_a_follower_is_a_process_that_ends_when_told(stage, told):
     async with stage.ledger() as ledger:
         command = [sys.executable, "-m", "pauseledger.infrastructure.cli", "follow", "--json"]
         command += ["--store", stage.url, "--keys-dir", str(stage.keys)]
-        follower = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        follower = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert follower.stderr.readline() == "follow  keeps the views, until SIGINT (ctrl-C) or SIGTERM\n"
         pause = await asked(ledger)
         deadline = time.monotonic() + 20
         while min(one.position for one in await ledger.views.lag()) < pause.receipt.position:
