@@ -155,6 +155,18 @@ class _Reading:
         return lambda: _inflate(clear(), content)
 
 
+#: Rows, and the digest of each.
+Rows = list[tuple[StoredEvent, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The rows of one append as they will be stored, and the keys they are sealed with."""
+
+    rows: Rows
+    sealing: Sealing
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """A row as it was read: the fact, and whether its bytes are those that were digested."""
@@ -171,7 +183,7 @@ class FactMapper(Mapper[UUID]):
         self._registry = registry or Registry()
         self._vault = vault or Vault(ledger_id)
 
-    def encode(self, facts: Sequence[Fact], sealing: Sealing = IN_CLEAR) -> list[tuple[StoredEvent, bytes]]:
+    def encode(self, facts: Sequence[Fact], sealing: Sealing = IN_CLEAR) -> Rows:
         """Write the rows of one append, each with its digest; rows of one stream are chained in the order given."""
         heads: dict[UUID, bytes] = {}
         rows = []

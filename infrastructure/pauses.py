@@ -26,14 +26,12 @@ from ..domain.errors import (
 from ..domain.facts import Fact, Paused, Refused
 from ..domain.pause import Pause, PauseFact, replay
 from ..domain.ports import Found, Tail
-from ..domain.recording import REFUSAL_STREAM
 from ..domain.round import Round
-from ..domain.services import RELOADS
 from .clock import StoreClock
 from .executor import Executor
 from .keys import KeyRing
-from .mapper import NO_KEYS, NO_PREDECESSOR, FactMapper, Registry, stored_digest
-from .raising import anew
+from .mapper import NO_KEYS, NO_PREDECESSOR, FactMapper, Registry, Written, stored_digest
+from .refusals import RefusalStreams
 from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict, VaultRow
 from .vault import SEALED, DataKey, Sealing, Vault
 
@@ -189,8 +187,7 @@ class EventSourcedPauses:
         self._reading: dict[int, _Reading] = {}
         self._appending: dict[tuple[int, int], asyncio.Future[None]] = {}
         self._written: OrderedDict[int, int] = OrderedDict()
-        self._refusing: dict[UUID, _Queue] = {}
-        self._tails: OrderedDict[UUID, Tail] = OrderedDict()
+        self._refusals = RefusalStreams(self)
 
     def over(self, streams: Streams) -> "EventSourcedPauses":
         """Reach the same store over other streams: its clock is shared, and nothing that was read or written."""
@@ -281,9 +278,10 @@ class EventSourcedPauses:
             InteractionConfigurationError: texts are encrypted here, and the keys for that are not in the ring.
         """
         self.stay()
-        return await self._append_in_turn(facts)
+        return await self.append_in_turn(facts)
 
-    async def _append_in_turn(self, facts: Sequence[Fact], written: "Written | None" = None) -> tuple[Fact, ...]:
+    async def append_in_turn(self, facts: Sequence[Fact], written: Written | None = None) -> tuple[Fact, ...]:
+        """Append behind whoever writes the same versions here; `written` are their rows, where these are made."""
         places = [(fact.originator_id.int, fact.originator_version) for fact in facts]
         while ahead := [self._appending[place] for place in places if place in self._appending]:
             # Somebody here is writing that version.
@@ -328,23 +326,22 @@ class EventSourcedPauses:
         # of those that come with the pause.
         pauses = {fact.pause for fact in facts if type(fact) in SEALED and fact.scope is not None}
         new = {fact.pause for fact in facts if type(fact) is Paused}
-        return await self._sealing_of(pauses - new if new else pauses, new)
+        return await self.sealing_of(pauses - new if new else pauses, new)
 
-    async def _sealing_of(
-        self, pauses: Collection[UUID], new: Collection[UUID] = (), *, making: bool = True
-    ) -> Sealing:
+    async def sealing_of(self, pauses: Collection[UUID], new: Collection[UUID] = (), *, making: bool = True) -> Sealing:
+        """Find the keys of these pauses, and make those of new ones; without `making`, none."""
         unknown = self.vault.unknown(pauses)
         if unknown:
             self.vault.learn(unknown, await self._streams.vault(unknown))
         return self.vault.sealing(pauses, new, making=making)
 
-    async def _encoded(self, facts: Sequence[Fact]) -> "Written":
+    async def _encoded(self, facts: Sequence[Fact]) -> Written:
         sealing = await self._sealing(facts)
         if any(type(fact) is Paused and fact.turn.content and fact.turn.content.size > LONG for fact in facts):
             return Written(await self._run(self.mapper.encode, facts, sealing), sealing)
         return Written(self.mapper.encode(facts, sealing), sealing)
 
-    async def _append(self, facts: Sequence[Fact], written: "Written") -> tuple[Fact, ...]:
+    async def _append(self, facts: Sequence[Fact], written: Written) -> tuple[Fact, ...]:
         rows, sealing = written.rows, written.sealing
         mints = any(type(fact) is Paused for fact in facts)
         try:
@@ -371,13 +368,18 @@ class EventSourcedPauses:
 
         Those that come while another one is being written are written together, in one append.
         """
-        refusal = _Refusal(write, of, asyncio.get_running_loop().create_future())
-        queue = self._refusing.get(stream)
-        if queue is None:
-            queue = self._refusing[stream] = _Queue()
-            queue.task = asyncio.create_task(self._write_down(stream, queue))
-        queue.waiting.append(refusal)
-        return await refusal.written
+        return await self._refusals.refuse(stream, write, of=of)
+
+    async def newest(self, stream: UUID) -> StoredEvent | None:
+        """Read the newest row of a stream, whatever was known of it here."""
+        newest = await self._streams.newest(stream)
+        self._written.pop(stream.int, None)
+        return newest
+
+    async def chained(self, stream: UUID) -> list[Fact]:
+        """Read a whole stream as facts, as far as they can be read."""
+        facts, _ = self._decode(stream, (await self._load([stream])).rows)
+        return facts
 
     async def renew(self, lead: UUID, fence: int, seconds: int) -> bool:
         """Renew a lease."""
@@ -431,8 +433,7 @@ class EventSourcedPauses:
 
     async def close(self) -> None:
         """Close the streams, once what is under way is written."""
-        tasks = [queue.task for queue in self._refusing.values() if queue.task is not None]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._refusals.ended()
         await self._streams.close()
 
     async def _load(self, streams: Sequence[UUID]) -> Snapshot:
@@ -505,89 +506,6 @@ class EventSourcedPauses:
             told += facts
         return tuple(told)
 
-    # Refusals
-
-    async def _write_down(self, stream: UUID, queue: "_Queue") -> None:
-        """Write what waits for a refusal stream, batch by batch, until nothing does."""
-        batch: list[_Refusal] = []
-        try:
-            while batch := queue.take():
-                try:
-                    written = await self._refuse(stream, batch)
-                except Exception as failed:  # noqa: BLE001 - each of those who wait is told
-                    for refusal in batch:
-                        refusal.fail(failed)
-                else:
-                    for refusal, done in zip(batch, written, strict=True):
-                        refusal.end(done)
-        finally:
-            del self._refusing[stream]
-            # Left only where this task was cancelled: by a host that ends all of them, and others go on.
-            for refusal in (*batch, *queue.take()):
-                refusal.fail(StoreUnavailable("whoever wrote refusals down was cancelled", outcome="unknown"))
-
-    async def _refuse(self, stream: UUID, batch: "Sequence[_Refusal]") -> list[bool]:
-        writes = [refusal.write for refusal in batch]
-        for _ in range(RELOADS):
-            tail = self._tails.pop(stream, None)
-            if tail is None or tail.version < REFUSAL_STREAM <= tail.version + len(writes):
-                tail = await self._tail(stream, len(writes))
-            # No keys are made here: a transaction of a host's may hold the place of those that come with the pause.
-            pauses = {refusal.of for refusal in batch if refusal.of is not None}
-            sealing = await self._sealing_of(pauses, making=False)
-            facts, rows, after = self._chained(tail, writes, sealing)
-            chain = [fact for fact in facts if fact is not None]
-            with suppress(VersionConflict):
-                if chain:
-                    await self._append_in_turn(chain, Written(rows, sealing))
-                self._tails[stream] = after
-                while len(self._tails) > REMEMBERED:
-                    self._tails.popitem(last=False)
-                return [fact is not None for fact in facts]
-        return [False] * len(writes)
-
-    def _chained(
-        self, tail: Tail, writes: Sequence[Callable[[Tail], Refused | None]], sealing: Sealing
-    ) -> tuple[list[Refused | None], "Rows", Tail]:
-        """Let each judge by the end that the one before it leaves."""
-        facts: list[Refused | None] = []
-        rows: Rows = []
-        for write in writes:
-            fact = write(tail)
-            if fact is not None:
-                rows += self.mapper.encode([fact], sealing)
-                written = tail.written | {_axis_and_hour(fact)}
-                tail = Tail(version=fact.originator_version, head=rows[-1][1], at=fact.at, written=written)
-            facts.append(fact)
-        return facts, rows, tail
-
-    async def _tail(self, stream: UUID, coming: int) -> Tail:
-        """Read a refusal stream's end; all of it where those to come reach the bound past which what stands counts."""
-        newest = await self._streams.newest(stream)
-        self._written.pop(stream.int, None)
-        if newest is None:
-            return Tail(version=0, head=NO_PREDECESSOR, at=None)
-        if newest.originator_version + coming < REFUSAL_STREAM:
-            # Its time is needed beside its digest: many processes write here, and time never goes back in a stream.
-            last = self.mapper.decode(newest, NO_PREDECESSOR).fact
-            return Tail(version=last.originator_version, head=last.row_digest, at=last.at)
-        facts, _ = self._decode(stream, (await self._load([stream])).rows)
-        last = facts[-1]
-        written = frozenset(_axis_and_hour(fact) for fact in facts if isinstance(fact, Refused))
-        return Tail(version=last.originator_version, head=last.row_digest, at=last.at, written=written)
-
-
-#: Rows, and the digest of each.
-Rows = list[tuple[StoredEvent, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The rows of one append as they will be stored, and the keys they are sealed with."""
-
-    rows: Rows
-    sealing: Sealing
-
 
 @dataclass(slots=True)
 class _Reading:
@@ -605,36 +523,3 @@ class _Reading:
     def answers(self, wanted: int) -> bool:
         """Tell whether what was found began late enough, and nobody here wrote since."""
         return self.found is not None and self.found[0] >= wanted and self.found[1] == self.written
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """One that waits to be written, and whoever waits for it; they may have gone meanwhile."""
-
-    write: Callable[[Tail], Refused | None]
-    of: UUID | None
-    written: "asyncio.Future[bool]"
-
-    def end(self, done: bool) -> None:
-        if not self.written.done():
-            self.written.set_result(done)
-
-    def fail(self, failed: Exception) -> None:
-        if not self.written.done():
-            self.written.set_exception(anew(failed))
-
-
-@dataclass(slots=True)
-class _Queue:
-    """What waits for one refusal stream, and who writes it."""
-
-    waiting: list[_Refusal] = field(default_factory=list)
-    task: "asyncio.Task[None] | None" = None
-
-    def take(self) -> list[_Refusal]:
-        batch, self.waiting = self.waiting, []
-        return batch
-
-
-def _axis_and_hour(fact: Refused) -> tuple[str, datetime]:
-    return fact.axis, fact.at.replace(minute=0, second=0, microsecond=0)

@@ -49,7 +49,7 @@ from pauseledger import (
     open_ledger,
     prepare,
 )
-from pauseledger.infrastructure import pauses, wiring
+from pauseledger.infrastructure import pauses, refusals, wiring
 from pauseledger.infrastructure.clock import StoreClock
 from pauseledger.infrastructure.memory import MemoryRecorder
 from pauseledger.infrastructure.sqlite import SQLiteRecorder
@@ -733,6 +733,7 @@ class PauseMachine(RuleBasedStateMachine):
         self.real = Real(self.model)
         # Every conflict is the store's to tell here: the model knows nothing of what a process remembers.
         self.held.enter_context(mock.patch.object(pauses, "REMEMBERED", 0))
+        self.held.enter_context(mock.patch.object(refusals, "REMEMBERED", 0))
         # Others act in the middle of an append, on a loop of their own while this one stands still.
         self.held.enter_context(mock.patch.object(pauses.EventSourcedPauses, "stay", lambda _: None))
         self.held.enter_context(mock.patch.object(StoreClock, "now", lambda _: self.clock.now))
@@ -743,7 +744,7 @@ class PauseMachine(RuleBasedStateMachine):
         options = LedgerSettings(keys_directory=folder / "keys", leeway=self.leeway, lease=LEASE, threads=1)
         for store in self.stores:
             store.clock = self.clock
-            with mock.patch.object(wiring, "open_recorder", lambda url, settings, store=store: store):
+            with mock.patch.object(wiring, "open_recorder", lambda *_, store=store, **__: store):
                 ledger = open_ledger("memory:", options)
                 self.runner.run(ledger.__aenter__())
             self.ledgers.append(ledger)

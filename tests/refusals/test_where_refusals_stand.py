@@ -84,7 +84,7 @@ async def test_whoever_waits_is_told_where_the_writer_is_cancelled(stage, ledger
         patch.setattr(ledger.pauses._streams, "newest", never)
         refusing = asyncio.ensure_future(question.redeem(axes=axes(run_id="run-2")))
         await stuck.wait()
-        [queue] = ledger.pauses._refusing.values()
+        [queue] = ledger.pauses._refusals._refusing.values()
         queue.task.cancel()
         with pytest.raises(RunMismatch) as unrecorded:
             await refusing
