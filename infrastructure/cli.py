@@ -402,7 +402,9 @@ def lapse(where: Where, place: Place, named: Named) -> Outcome:
 def show_pause(
     where: Where,
     pause: Annotated[UUID, typer.Argument(metavar="PAUSE", help="The pause's id.")],
-    content: Annotated[bool, typer.Option("--content", help="Show what people wrote as well.")] = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="Show what people wrote as well; names of people are shown always.")
+    ] = False,
 ) -> Outcome:
     """Tell a pause's story, refused attempts included, as sentences; with --json as facts too."""
     where.must_be_there()

@@ -114,7 +114,7 @@ def open_pauses(
     queue: Annotated[str | None, typer.Option(help="In this queue.")] = None,
     closes_before: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339.")] = None,
     newest: Annotated[bool, typer.Option("--newest", help="Newest first, in place of what closes first.")] = False,
-    content: Annotated[bool, typer.Option("--content", help="Show what is asked as well.")] = False,
+    content: Annotated[bool, typer.Option("--content", help="Show what is asked, and whom by name.")] = False,
     limit: Limit = 50,
     page: Annotated[str | None, typer.Option(help="The `next` of the page before.")] = None,
 ) -> Outcome:
@@ -131,13 +131,19 @@ def open_pauses(
             listed = view.newest if newest else view.most_urgent
             found, counts = await listed(scope, chosen, limit=limit, page=page), await view.count(scope, chosen)
         aside, first = await _set_aside(view, scope)
-        rows, cells = [_shape(row) for row in found.rows], [_inbox_cells(row) for row in found.rows]
-        head: tuple[str, ...] = ("pause", "asks", "call", "for", "since", "until", "round", "agree")
+        rows = [_shape(row) for row in found.rows]
+        head = _INBOX
         if content:
             asked = [await ledger.views.question(row) for row in found.rows]
+            whom = [await ledger.views.whom(row) for row in found.rows]
             rows = [row | {"request": said} for row, said in zip(rows, asked, strict=True)]
-            cells = [(*cell, json.dumps(said, ensure_ascii=False)) for cell, said in zip(cells, asked, strict=True)]
+            cells = [
+                (*_inbox_cells(row, names), json.dumps(said, ensure_ascii=False))
+                for row, names, said in zip(found.rows, whom, asked, strict=True)
+            ]
             head += ("request",)
+        else:
+            cells = [_inbox_cells(row, [*row.assignees, *row.groups]) for row in found.rows]
         more = [f"more    --page '{found.next}'"] if found.next else []
         shape = {
             "outcome": "open_pauses",
@@ -153,11 +159,19 @@ def open_pauses(
     return _asking(where, "open_pauses", ask)
 
 
-def _inbox_cells(row: OpenPause) -> tuple[str, ...]:
-    whom = [*([f"queue {row.queue}"] if row.queue else []), *row.assignees, *row.groups]
+_INBOX: tuple[str, ...] = (
+    "pause", "asks", "tenant", "session", "run", "call", "for", "since", "until", "round", "agree",
+)  # fmt: skip
+
+
+def _inbox_cells(row: OpenPause, names: Sequence[str]) -> tuple[str, ...]:
+    whom = [*([f"queue {row.queue}"] if row.queue else []), *names]
     return (
         str(row.pause),
         "UNREADABLE" if row.unreadable else str(row.interaction),
+        _tenant(row.scope),
+        str(row.session_id or ""),
+        str(row.run_id or ""),
         str(row.call_id or ""),
         " ".join(whom),
         _when(row.since),

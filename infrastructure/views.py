@@ -12,7 +12,7 @@ from uuid import UUID
 
 from ..domain.axes import Scope
 from ..domain.capability import HumanInteractionCapability
-from ..domain.content import ContentAlteredError, ContentErasedError
+from ..domain.content import Content, ContentAlteredError, ContentErasedError, ContentUnreadError
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew
 from ..domain.facts import Fact, Paused
 from ..domain.sentences import tell
@@ -222,6 +222,10 @@ class LedgerViews:
         """Read what an open pause asks, out of the ledger; None where it cannot be read."""
         return await self._run(self._question, row)
 
+    async def whom(self, row: OpenPause) -> Sequence[str]:
+        """Name whom an open pause is for, assignees and then groups; by their tags where that cannot be read."""
+        return await self._run(self._whom, row)
+
     async def sentences(self, told: Sequence[Told], *, content: bool = False) -> list[str]:
         """Tell a history as sentences: by tags, or with `content` by names and with what people wrote."""
         return await self._run(self._sentences, told, content)
@@ -234,10 +238,18 @@ class LedgerViews:
     # Everything below blocks, and runs in the executor.
 
     def _question(self, row: OpenPause) -> Any:
-        with suppress(LedgerCorrupt, LedgerTooNew, ContentAlteredError, ContentErasedError):
+        return self._clear(row, lambda paused: paused.request)
+
+    def _whom(self, row: OpenPause) -> Sequence[str]:
+        named = self._clear(row, lambda paused: paused.routing.people) or {}
+        return [*named.get("assignees", row.assignees), *named.get("groups", row.groups)]
+
+    def _clear(self, row: OpenPause, part: Callable[[Paused], Content | None]) -> Any:
+        with suppress(LedgerCorrupt, LedgerTooNew, ContentAlteredError, ContentErasedError, ContentUnreadError):
             fact = self._stored(row.position)
             if isinstance(fact, Paused) and fact.originator_id == row.pause:
-                return json.loads(fact.request.clear())
+                content = part(fact)
+                return None if content is None else json.loads(content.clear())
         return None
 
     def _sentences(self, told: Sequence[Told], content: bool) -> list[str]:

@@ -70,6 +70,18 @@ def commands(said, *words):
     return said(*words, *TENANT), said(*words, "--all-tenants")
 
 
+def test_the_inbox_has_what_it_takes_to_redeem_and_names_whom_it_is_for_when_asked(pauses, show):
+    head, *rows = show("open", "--all-tenants").splitlines()
+    assert " ".join(head.split()) == "pause asks tenant session run call for since until round agree"
+    [row] = [line for line in rows if line.startswith(str(pauses[0].pause_id))]
+    assert row.split()[1:6] == ["ask_user", SCOPE.tenant_id, "session-1", "run-1", "c1"]
+    assert " ann " not in row
+    [row] = [
+        line for line in show("open", *TENANT, "--content").splitlines() if line.startswith(str(pauses[0].pause_id))
+    ]
+    assert row.split()[6] == "ann"
+
+
 def test_nothing_is_lost_between_the_ledger_and_json(pauses, say):
     first, second, nasty = pauses
     for told in commands(say, "open", "--content", "--assignee", "ann"):
@@ -108,7 +120,7 @@ def test_nothing_is_lost_between_the_ledger_and_json(pauses, say):
 def test_people_see_tables_and_no_name_moves_their_terminal(pauses, show):
     first = pauses[0]
     shown = show("open", *TENANT)
-    assert re.search(rf"{first.pause_id} +ask_user +c1 ", shown)
+    assert re.search(rf"{first.pause_id} +ask_user +acme +session-1 +run-1 +c1 ", shown)
     assert "open    2" in shown
     for text in (shown, show("history", *TENANT, "--run", "run-1"), show("open", "--all-tenants", "--newest")):
         assert "\x1b[31m" not in text
