@@ -113,7 +113,8 @@ class Check:
         yield from more
 
     def _kept(self) -> Iterator[Kept]:
-        after = 0
+        # Below every number, as some may stand where none was signed.
+        after = -(1 << 63)
         while heads := self._rows.heads(after, _BATCH):
             for head in heads:
                 yield Kept(head.checkpoint, "kept in the ledger", head.size)

@@ -11,6 +11,8 @@ from .sealed import Leaf, SealedRows, Tip
 _BATCH = 5000
 #: So many rows that were passed over are remembered, to be found again as late leaves.
 _PASSED = 100_000
+#: So many that stand outside of the tree are told.
+_STRAYS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class TreeCheck:
             if tip.size <= self.size or tip == before:
                 break
         walk.go_on()
-        yield from self._of_end(walk, tip.size, tip.position, edge)
+        yield from self._of_end(walk, tip.size, tip.position)
         for _, says, by in heads:
             yield Fault("head", f"{says.size} leaves were signed ({by}), and {self.size} are here: the end is gone")
 
@@ -145,9 +147,9 @@ class TreeCheck:
     def _of_tiles(self, made: Sequence[tuple[int, int, bytes]]) -> Iterator[Fault]:
         for row in {row for row, _, _ in made}:
             places = [(place, whole) for at, place, whole in made if at == row]
-            held = dict(self._rows.tiles(row, places[0][0], len(places)))
-            for place, whole in places:
-                if held.get(place) != whole:
+            held = list(self._rows.tiles(row, places[0][0], len(places)))
+            for place, whole in places if held != places else ():
+                if [one for at, one in held if at == place] != [whole]:
                     says = f"tile {place} of row {row} is not that of its leaves"
                     yield Fault("tree", says, leaf=place * 256**row)
 
@@ -160,14 +162,16 @@ class TreeCheck:
             )
             yield Fault("head", says, leaf=self.proved)
 
-    def _of_end(self, walk: _Walk, size: int, position: int, edge: Edge) -> Iterator[Fault]:
+    def _of_end(self, walk: _Walk, size: int, position: int) -> Iterator[Fault]:
         if (size, position) != (self.size, walk.top):
             says = f"sealing stands at leaf {size}, position {position}; the leaves end at {self.size}, {walk.top}"
             yield Fault("tree", says, walk.top, leaf=self.size)
-        for row in range(1, 8):
-            for place, _ in self._rows.tiles(row, edge.size >> 8 * row, 1):
-                if not self._rows.leaves(place * 256**row, 1):
-                    yield Fault("tree", f"tile {place} of row {row} has no leaves", leaf=place * 256**row)
+        for row, place in self._rows.strays(self.size, _STRAYS):
+            if row:
+                yield Fault("tree", f"tile {place} of row {row} is of no leaves that were sealed; remove it")
+            else:
+                says = f"a leaf stands apart from the {self.size} that were sealed, and keeps others from it; remove it"
+                yield Fault("tree", says, leaf=place)
         yield from (Fault("tree", "a row turned up below what was sealed, at no leaf", at) for at in walk.passed)
         while walk.ahead() is not None:
             walk.next = None

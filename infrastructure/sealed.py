@@ -93,6 +93,13 @@ class SealedRows(ABC):
         """Find rows up to a position that stand at no leaf: positions and stored digests. Goes through all of them."""
 
     @abstractmethod
+    def strays(self, size: int, limit: int) -> Sequence[tuple[int, int]]:
+        """Find what stands outside of the tree of all that was sealed, or of `size` leaves where that is more.
+
+        Rows of tiles with places in them; row 0 are the leaves. What is no number any more is given as -1.
+        """
+
+    @abstractmethod
     def keep(self, size: int, checkpoint: str) -> None:
         """Keep a signed head; one of that size that is there stays."""
 

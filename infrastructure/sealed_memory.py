@@ -86,6 +86,10 @@ class MemorySealed(SealedRows):
         found = self.digests(0, lte)
         return [row for row in found if row[0] <= lte and row[0] not in self._at][:limit]
 
+    def strays(self, size: int, limit: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002 - lists have no gaps
+        """Find nothing: a list has no gaps."""
+        return []
+
     def keep(self, size: int, checkpoint: str) -> None:
         """Keep a signed head."""
         with self._lock:

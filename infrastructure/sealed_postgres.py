@@ -10,7 +10,6 @@ from psycopg import sql
 
 from .postgres import PostgresRecorder
 from .sealed import DIGEST_AT, DIGEST_BYTES, Leaf, SealedRows, SignedHead, Tip
-from .store import NO_STREAM
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 #: Rows are looked for at no leaf in slices of so many positions: a statement has a deadline.
@@ -23,6 +22,18 @@ WHERE notification_id > %s AND notification_id <= %s AND NOT EXISTS (
         AND sealed.notification_id > %s AND sealed.notification_id <= %s)
 ORDER BY notification_id LIMIT %s
 """  # noqa: S608 - constants
+# One statement, so that all is of one moment.
+_STRAYS = """
+WITH sealed_up_to (size) AS (
+    SELECT greatest(%s::bigint, (SELECT size FROM {schema}.sealing WHERE one = 1)))
+SELECT 0, leaf_index FROM {schema}.sealed WHERE leaf_index < 0
+UNION ALL
+SELECT 0, leaf_index FROM {schema}.sealed WHERE leaf_index >= (SELECT size FROM sealed_up_to)
+UNION ALL
+SELECT line, place FROM {schema}.sealed_tiles, sealed_up_to
+WHERE CASE WHEN line BETWEEN 1 AND 7 THEN place < 0 OR place >= (size >> 8 * line) ELSE true END
+LIMIT %s
+"""
 
 
 class PostgresSealed(SealedRows):
@@ -89,14 +100,15 @@ class PostgresSealed(SealedRows):
     def streams(self, batch: int) -> Iterator[Sequence[Notification]]:
         """Read all rows whole, by stream."""
         statement = (
-            "SELECT originator_id, originator_version, topic, state, notification_id FROM {events}"
-            " WHERE (originator_id, originator_version) > (%s, %s::bigint)"
+            "SELECT originator_id, originator_version, topic, state, notification_id FROM {{events}} {}"
             " ORDER BY originator_id, originator_version LIMIT %s"
         )
-        last: tuple[Any, int] = (NO_STREAM, -1)
-        while found := self._read(statement, *last, batch):
+        behind = "WHERE (originator_id, originator_version) > (%s, %s::bigint)"
+        # No bound at first: rows that no rule lets in stand below every stream.
+        found = self._read(statement.format(""), batch)
+        while found:
             yield [Notification(stream, version, topic, state, id=at) for stream, version, topic, state, at in found]
-            last = (found[-1][0], found[-1][1])
+            found = self._read(statement.format(behind), *found[-1][:2], batch)
 
     def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Find rows that stand at no leaf."""
@@ -105,6 +117,10 @@ class PostgresSealed(SealedRows):
             bounds = (start, min(start + _SLICE, lte))
             found += [(at, told) for at, told in self._read(_UNSEALED, *bounds, *bounds, limit - len(found))]
         return found
+
+    def strays(self, size: int, limit: int) -> Sequence[tuple[int, int]]:
+        """Find what stands outside of the tree."""
+        return [(row, place) for row, place in self._read(_STRAYS, size, limit)]
 
     def keep(self, size: int, checkpoint: str) -> None:
         """Keep a signed head."""

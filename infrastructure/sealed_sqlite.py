@@ -14,6 +14,18 @@ from .sqlite import SQLiteRecorder, fetched, row_of
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a state that was altered into text, or into nothing, it is some bytes nevertheless.
 _DIGEST = f"CAST(substr(state, {DIGEST_AT + 1}, {DIGEST_BYTES}) AS BLOB)"
+# One statement, so that all is of one moment; a tip that was altered into no number counts nothing.
+_STRAYS = """
+WITH sealed_up_to (size) AS (
+    SELECT max(?, coalesce((SELECT size FROM sealing WHERE one = 1 AND typeof(size) = 'integer'), 0)))
+SELECT 0, leaf_index FROM sealed WHERE leaf_index < 0
+UNION ALL
+SELECT 0, leaf_index FROM sealed WHERE leaf_index >= (SELECT size FROM sealed_up_to)
+UNION ALL
+SELECT line, place FROM sealed_tiles, sealed_up_to
+WHERE CASE WHEN line BETWEEN 1 AND 7 THEN place < 0 OR place >= (size >> 8 * line) ELSE true END
+LIMIT ?
+"""
 
 
 class SQLiteSealed(SealedRows):
@@ -93,6 +105,11 @@ class SQLiteSealed(SealedRows):
         )
         return self._read(statement, lte, limit)
 
+    def strays(self, size: int, limit: int) -> Sequence[tuple[int, int]]:
+        """Find what stands outside of the tree."""
+        found = self._read(_STRAYS, size, limit)
+        return [tuple(one if isinstance(one, int) else -1 for one in row) for row in found]  # type: ignore[misc]  # two
+
     def keep(self, size: int, checkpoint: str) -> None:
         """Keep a signed head."""
         with self._recorder.writing() as connection:
@@ -116,8 +133,11 @@ class SQLiteSealed(SealedRows):
 
 
 def _tip(connection: sqlite3.Connection) -> Tip:
-    # Where somebody removed the row, nothing is sealed: the leaves that are there then say otherwise.
-    return Tip(*(connection.execute("SELECT size, position FROM sealing WHERE one = 1").fetchone() or (0, 0)))
+    # Where somebody removed the row, or its numbers, nothing is sealed: the leaves that are there then say otherwise.
+    found = (
+        "SELECT size, position FROM sealing WHERE one = 1 AND typeof(size) = 'integer' AND typeof(position) = 'integer'"
+    )
+    return Tip(*(connection.execute(found).fetchone() or (0, 0)))
 
 
 def _head(size: int, checkpoint: object, made_at: object) -> SignedHead:

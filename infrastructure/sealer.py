@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..domain.errors import StoreUnavailable
 from .merkle import Edge, Unproved, consistency_proof, inclusion_proof, leaf_hash, root, verify_consistency
 from .notes import Checkpoint, Proof, Signer
 from .sealed import SealedRows, Tip
@@ -60,8 +61,15 @@ class Sealer:
         leaves = [(position, leaf_hash(digest)) for position, digest in found]
         grown = self._edge_at(tip.size).copy()
         tiles = grown.add([leaf for _, leaf in leaves])
-        if not self._rows.append(tip, leaves, tiles):
-            return False
+        try:
+            if not self._rows.append(tip, leaves, tiles):
+                return False
+        except StoreUnavailable as refused:
+            if not self._rows.strays(tip.size, 1):
+                raise
+            raise Unproved(
+                "leaves or tiles stand where none were sealed, and keep others out; `pauseledger check` names them"
+            ) from refused
         self._edge = grown
         return True
 

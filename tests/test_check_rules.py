@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from pauseledger import Actor, Policy, QuorumOpen, RecoverCommand, Refusal, RoundOpen, continuing
+from pauseledger import Actor, Policy, QuorumOpen, RecoverCommand, Refusal, RoundOpen, WithdrawCommand, continuing
 from pauseledger.domain.commands import PresentCommand
 from pauseledger.domain.ids import Identity
 from pauseledger.infrastructure.checking import check_ledger
@@ -48,7 +48,14 @@ async def lead(stage):
         still_open, _ = await asked_round(ledger, *round_of("c0", "c1", idempotency_key="open"))
         with pytest.raises(RoundOpen):
             await still_open.redeem()
-        taken = await asked(ledger, idempotency_key="taken")
+        left = await asked_round(ledger, *round_of("c0", "c1", idempotency_key="left"))
+        with pytest.raises(RoundOpen):
+            await left[0].redeem()
+        await ledger.capability.withdraw(WithdrawCommand(left[0].pause_id, axes=left[0].axes))
+        async with continuing(await left[1].redeem()):
+            pass
+        labels = {"segment": "a", "stored": "b", "digest": "c", "comp": "d"}
+        taken = await asked(ledger, idempotency_key="taken", labels=labels)
         with pytest.raises(RuntimeError):
             async with continuing(await taken.redeem()):
                 raise RuntimeError
@@ -97,7 +104,7 @@ class Row:
 
 def contents(value):
     if isinstance(value, dict):
-        if {"segment", "stored", "digest", "comp"} <= value.keys():
+        if {"segment", "stored", "digest", "comp"} <= value.keys() and isinstance(value["segment"], int):
             return [value]
         return [one for part in value.values() for one in contents(part)]
     return [one for part in value for one in contents(part)] if isinstance(value, list) else []
@@ -350,6 +357,24 @@ def a_row_of_no_stream(forger):
     forger.row("policy.changed", "policy.changed").stream = UUID(int=0)
 
 
+@tells(SEGMENTS, DIGEST)
+def a_segment_of_no_length(forger):
+    row = forger.row("lone", "answered")
+    row.header["response"]["stored"] = "all"
+    header = json.dumps(row.header).encode()
+    row.state = b"PLF1" + bytes(32) + len(header).to_bytes(4, "big") + header + row.rest
+
+
+@tells()
+def a_text_in_a_list(forger):
+    """No fact has one yet; a row is whole wherever its texts are named."""
+    row = forger.row("lone", "refused")
+    said = bytes(16) + b"said"
+    digest, number = hashlib.sha256(said).hexdigest(), len(contents(row.header))
+    content = {"segment": number, "media_type": "text/plain", "size": 4, "stored": 20, "digest": digest}
+    row.header["more"], row.rest = [[{"one": content | {"comp": "none", "cipher": "none"}}]], row.rest + said
+
+
 # Streams
 
 
@@ -558,6 +583,19 @@ def consumed_without_a_word_of_siblings(forger):
 @tells(ROUND_LACKS)
 def a_lone_pause_consumed_without_a_word_of_answers(forger):
     del forger.header("lone", "consumed")["answers"]
+
+
+@tells(content_of(0))
+def another_text_in_a_round(forger):
+    """Of a row that is not what was written, nothing is taken for true, nor missed."""
+    row = forger.row("third", "answered")
+    row.rest = row.rest[:-1] + bytes([row.rest[-1] ^ 1])
+
+
+@tells(content_of(0))
+def another_text_at_the_lead_of_a_round(forger):
+    row = forger.row("lead", "answered")
+    row.rest = row.rest[:-1] + bytes([row.rest[-1] ^ 1])
 
 
 @tells(ROUND)
