@@ -106,11 +106,13 @@ def rewrap(where: Where) -> Outcome:
 
     With `retire` after it, what stands in older backups of the vault opens nowhere any more.
     """
-    ring, recorder = vault_ring(store_url(where.store), where.settings()), where.recorder()
-    if ring is None:
-        raise InteractionConfigurationError("there is no vault key; make one by `pauseledger keys new --vault`")
+    recorder = where.recorder()
     try:
-        vault = Vault(recorder.identity().ledger_id, ring)
+        held = recorder.identity()
+        ring = vault_ring(store_url(where.store), where.settings(), written=held.vault_kid is not None)
+        if ring is None:
+            raise InteractionConfigurationError("there is no vault key; make one by `pauseledger keys new --vault`")
+        vault = Vault(held.ledger_id, ring)
         again = [(row, vault.rewrapped(row)) for row in vault_rows(recorder)]
         done = sum(recorder.rewrap(row, new) for row, new in again if new is not None)
     finally:

@@ -471,12 +471,11 @@ class SQLiteRecorder(LedgerRecorder):
             raise StoreUnavailable(f"SQLite cannot use {self._path}: {name}{self._remedy(name)}") from None
 
     def _remedy(self, name: str) -> str:
-        kind = "_".join(name.split("_")[:2])
-        if kind == "SQLITE_CANTOPEN" and self._path.is_file() and not os.access(self._path.parent, os.W_OK):
+        kind = name
+        if name.startswith("SQLITE_CANTOPEN") and self._path.is_file() and not os.access(self._path.parent, os.W_OK):
             # So it says of a disk or a folder where the files beside cannot be made.
             kind = "SQLITE_READONLY"
-        says = _REMEDIES.get(kind)
-        return "" if says is None else f"; {says}"
+        return _remedy(kind)
 
     def _require_file(self) -> None:
         """Take nothing into a file that nobody finds any more, and make no second one in its place.
@@ -750,7 +749,13 @@ def _commit(connection: sqlite3.Connection) -> None:
         # Busy leaves the transaction open, to be rolled back. After anything else the frames may be in the WAL file.
         if _name(error).startswith("SQLITE_BUSY"):
             raise
-        raise StoreUnavailable(f"SQLite could not finish a commit: {_name(error)}", outcome="unknown") from None
+        name = _name(error)
+        raise StoreUnavailable(f"SQLite could not finish a commit: {name}{_remedy(name)}", outcome="unknown") from None
+
+
+def _remedy(name: str) -> str:
+    says = _REMEDIES.get("_".join(name.split("_")[:2]))
+    return "" if says is None else f"; {says}"
 
 
 def _name(error: sqlite3.Error) -> str:

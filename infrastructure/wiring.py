@@ -513,8 +513,10 @@ def key_ring(url: str, settings: LedgerSettings, *, written: bool = False) -> Ke
     return keys.create() if embedded(url) else keys.load()
 
 
-def vault_ring(url: str, settings: LedgerSettings) -> KeyRing | None:
+def vault_ring(url: str, settings: LedgerSettings, *, written: bool = False) -> KeyRing | None:
     """Find the keys that wrap the vault's data keys, where the others are; None where texts are stored as they are.
+
+    A vault that was `written` has keys: where their file is gone that is said, and not how others are made.
 
     Raises:
         InteractionConfigurationError: they are not safe where they are.
@@ -526,4 +528,7 @@ def vault_ring(url: str, settings: LedgerSettings) -> KeyRing | None:
         return None
     if url == MEMORY and settings.keys_directory is None:
         return KeyRing.ephemeral("vault")
-    return KeyFile(keys_directory(settings.keys_directory)).load_vault()
+    keys = KeyFile(keys_directory(settings.keys_directory))
+    if written and not keys.there:
+        raise keys.gone()
+    return keys.load_vault()

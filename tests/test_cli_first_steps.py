@@ -168,8 +168,9 @@ def test_the_first_ledger_on_postgresql_is_made_as_its_page_says(pg, tmp_path):
 def test_keys_that_are_gone_are_asked_for_and_not_made_anew(pl, tmp_path, monkeypatch):
     pause = pause_in(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "keys")
     (tmp_path / "keys").rename(tmp_path / "kept")
-    code, _, said = pl("show", pause)
-    assert (code, "put it back" in said, f"{tmp_path / 'keys' / 'keys.json'}" in said) == (2, True, True)
+    for command in (("show", pause), ("keys", "rewrap"), ("redeem", "t", "--response", "answer.json", *AXES)):
+        code, _, said = pl(*command)
+        assert (code, "put it back" in said, f"{tmp_path / 'keys' / 'keys.json'}" in said) == (2, True, True)
     assert not (tmp_path / "keys").exists()
     monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "kept"))
     assert pl("show", pause)[0] == 0

@@ -270,14 +270,16 @@ def test_recorders_of_one_file_take_turns_in_a_process(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pragma", "name"), [("query_only = 1", "SQLITE_READONLY"), ("max_page_count = 1", "SQLITE_FULL")]
+    ("pragma", "name", "remedy"),
+    [("query_only = 1", "SQLITE_READONLY", "come as its owner"), ("max_page_count = 1", "SQLITE_FULL", "make room")],
 )
-def test_what_the_disk_refuses_is_unavailable(recorder, pragma, name):
+def test_what_the_disk_refuses_is_unavailable(recorder, path, pragma, name, remedy):
     recorder.draw_epoch()
     recorder._idle_writers[0].execute(f"PRAGMA {pragma}")
     with refused(StoreUnavailable) as caught:
         recorder.insert_events([row(uuid4(), 1, b"a" * 99999)])
-    assert name in str(caught[0])
+    assert str(caught[0]).startswith(f"SQLite cannot use {path}: {name}; ")
+    assert remedy in str(caught[0])
     assert caught[0].outcome == "not_started"
     assert list(recorder.walk()) == []
 
