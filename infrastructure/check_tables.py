@@ -22,7 +22,7 @@ def unreadable(recorder: LedgerRecorder) -> list[Fault]:
 
 def rule_faults(recorder: LedgerRecorder) -> Iterator[Fault]:
     """Tell what was changed of the rules of the tables, or added to them (blocks). What they guard is proved apart."""
-    for rule in recorder.broken_rules():
+    for rule in (*recorder.broken_rules(), *recorder.altered_tables()):
         yield Fault("table", f"a rule that guards the ledger's tables is broken: {rule}; find out who did that")
     for rule in recorder.added_rules():
         yield Fault("table", f"somebody added to the ledger's tables: {rule}; find out who did that, and what it does")

@@ -19,6 +19,7 @@ from psycopg import sql
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ..domain.errors import InteractionConfigurationError, SettingsCorrupt, StoreUnavailable
+from .postgres_constraints import CONSTRAINTS
 from .postgres_database import (
     GOODBYES,
     SEARCH_PATH,
@@ -331,6 +332,15 @@ class PostgresRecorder(LedgerRecorder):
             elif runs != [definer, True] and not told:
                 broken.append(f"function {named[0]} does not run as it did: by whose rights, or by which search_path")
         return sorted(broken)
+
+    def altered_tables(self) -> Sequence[str]:
+        """List keys and conditions that are gone or are other ones. A ledger is opened over them; check tells."""
+        found = set(self._repeat("constraints", {"tables": list(TABLES)}))
+        return [
+            f"{name} on {table} ({says}) is not there as it was made"
+            for table, name, says in CONSTRAINTS
+            if (table, name, says) not in found
+        ]
 
     def added_rules(self) -> Sequence[str]:
         """List triggers and rules that the tables were not made with."""

@@ -21,6 +21,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from ..domain.errors import InteractionConfigurationError, LedgerTooNew, StoreUnavailable
+from . import postgres_constraints
 from .store import SCHEMA_REVISION, SETTLED, Lease, RightMissing, Snapshot, StreamConflict, VaultRow, named, understood
 
 # What the driver and its pool warn of is told by our errors; a host that gives their loggers a handler hears both.
@@ -268,6 +269,7 @@ SELECT proname, pg_get_function_identity_arguments(oid), prosrc, prosecdef,
     proconfig = ARRAY[%b] AND proowner = (SELECT relowner FROM pg_class WHERE oid = {events_name}::regclass)
 FROM pg_proc WHERE pronamespace = {schema_name}::regnamespace AND proname = ANY(%b::text[])
 """,
+    "constraints": postgres_constraints.FOUND,
     "triggers and rules": """
 SELECT 'trigger', tgname, relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
 WHERE relnamespace = {schema_name}::regnamespace AND relname = ANY(%(tables)b::text[]) AND NOT tgisinternal

@@ -14,10 +14,11 @@ from .sqlite import SQLiteRecorder, fetched, row_of
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a state that was altered into text, or into nothing, it is some bytes nevertheless.
 _DIGEST = f"CAST(substr(state, {DIGEST_AT + 1}, {DIGEST_BYTES}) AS BLOB)"
-# One statement, so that all is of one moment; a tip that was altered into no number counts nothing.
-_STRAYS = """
-WITH sealed_up_to (size) AS (
-    SELECT max(?, coalesce((SELECT size FROM sealing WHERE one = 1 AND typeof(size) = 'integer'), 0)))
+# Where somebody removed the row, or its numbers, nothing is sealed: the leaves that are there then say otherwise.
+_TIP = "FROM sealing WHERE one = 1 AND typeof(size) = 'integer' AND typeof(position) = 'integer'"
+# One statement, so that all is of one moment.
+_STRAYS = f"""
+WITH sealed_up_to (size) AS (SELECT max(?, coalesce((SELECT size {_TIP}), 0)))
 SELECT 0, leaf_index FROM sealed WHERE leaf_index < 0
 UNION ALL
 SELECT 0, leaf_index FROM sealed WHERE leaf_index >= (SELECT size FROM sealed_up_to)
@@ -25,7 +26,7 @@ UNION ALL
 SELECT line, place FROM sealed_tiles, sealed_up_to
 WHERE CASE WHEN line BETWEEN 1 AND 7 THEN place < 0 OR place >= (size >> 8 * line) ELSE true END
 LIMIT ?
-"""
+"""  # noqa: S608 - constants
 
 
 class SQLiteSealed(SealedRows):
@@ -133,11 +134,7 @@ class SQLiteSealed(SealedRows):
 
 
 def _tip(connection: sqlite3.Connection) -> Tip:
-    # Where somebody removed the row, or its numbers, nothing is sealed: the leaves that are there then say otherwise.
-    found = (
-        "SELECT size, position FROM sealing WHERE one = 1 AND typeof(size) = 'integer' AND typeof(position) = 'integer'"
-    )
-    return Tip(*(connection.execute(found).fetchone() or (0, 0)))
+    return Tip(*(connection.execute(f"SELECT size, position {_TIP}").fetchone() or (0, 0)))  # noqa: S608 - constants
 
 
 def _head(size: int, checkpoint: object, made_at: object) -> SignedHead:

@@ -296,6 +296,16 @@ class SQLiteRecorder(LedgerRecorder):
             f"trigger {name} does not do what it did" for name, text in made if there.get(name, text) != text
         ]
 
+    def altered_tables(self) -> Sequence[str]:
+        """List tables of other columns, keys or conditions than they were made with."""
+        with self._connection() as connection:
+            there = dict(fetched(connection, "SELECT name, sql FROM sqlite_master WHERE type = 'table'", ()))
+        return [
+            f"table {name} is not as it was made, in its columns, keys or conditions"
+            for name, text in _tables().items()
+            if there.get(name) != text
+        ]
+
     def added_rules(self) -> Sequence[str]:
         """List triggers that the tables were not made with."""
         statement = (
@@ -735,6 +745,15 @@ def _triggers() -> dict[str, str]:
     """Give the triggers that guard the tables by their names, as SQLite keeps them: without the last semicolon."""
     made = "".join(files(__package__).joinpath(name).read_text("utf-8") for name in _FILES)
     return {name: text for text, name in re.findall(r"(CREATE TRIGGER (\w+).*?\nEND);", made, re.DOTALL)}
+
+
+@lru_cache
+def _tables() -> dict[str, str]:
+    """Give the tables by their names, as SQLite keeps them."""
+    made = "".join(files(__package__).joinpath(name).read_text("utf-8") for name in _FILES)
+    return {
+        name: text for text, name in re.findall(r"(CREATE TABLE (\w+) \(.*?\n\)(?: WITHOUT ROWID)?);", made, re.DOTALL)
+    }
 
 
 def _run(connection: sqlite3.Connection, name: str) -> None:

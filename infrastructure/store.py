@@ -284,6 +284,10 @@ class LedgerRecorder(ApplicationRecorder):
         """List what was changed of the tables' own rules since they were made, in words."""
         return []
 
+    def altered_tables(self) -> Sequence[str]:
+        """List keys and conditions that the tables were made with and have no more, in words."""
+        return []
+
     def added_rules(self) -> Sequence[str]:
         """List what somebody added to the tables that acts when they are read or written, in words."""
         return []

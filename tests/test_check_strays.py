@@ -119,6 +119,19 @@ def made_at(stage):
     return "0" if stage.url.startswith("sqlite") else "now()"
 
 
+@pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("column", ["size", "position"])
+def test_a_tip_that_was_altered_into_no_number_is_named(stage, capsys, column):
+    ((guard,),) = stage.sql("SELECT sql FROM sqlite_master WHERE name = 'sealing_forward'")
+    ((was,),) = stage.sql(f"SELECT {column} FROM sealing")
+    change(stage, ("DROP TRIGGER sealing_forward",), (f"UPDATE sealing SET {column} = 'far'",), (guard,))
+    says = [says for part, says in faults(stage, capsys) if part == "tree"]
+    assert len(says) == 1
+    assert says[0].startswith("sealing stands at leaf 0, position 0; the leaves end at")
+    assert told(stage, capsys, "seal")[0] == 5
+    change(stage, ("DROP TRIGGER sealing_forward",), (f"UPDATE sealing SET {column} = ?", was), (guard,))
+
+
 def test_a_row_that_no_rule_lets_in_is_named_below_every_stream(stage, capsys):
     place, none = ("originator_version", UUID(int=0))
     if stage.url.startswith("sqlite"):

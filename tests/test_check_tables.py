@@ -75,6 +75,58 @@ def test_a_rule_that_no_longer_does_anything_is_a_fault(stage, capsys):
     assert f"{changed} does not do what it did" in says[0]
 
 
+@pytest.mark.parametrize("stage", ["postgresql"], indirect=True)
+def test_each_key_and_condition_that_was_taken_away_is_a_fault(stage, capsys):
+    statement = (
+        "SELECT relname, conname, contype::text FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid"
+        " WHERE relnamespace = 'pauseledger'::regnamespace AND contype IN ('p', 'u', 'c')"
+    )
+    constraints = stage.sql(statement)
+    assert {table for table, *_ in constraints} == set(TABLES)
+    assert checked(stage, capsys)[0] == 0
+    # With the key of streams away, no ledger is opened at all.
+    held = [(table, name) for table, name, _ in constraints if name != "stored_events_stream"]
+    change(stage, *(f"ALTER TABLE {table} DROP CONSTRAINT {name}" for table, name in held))
+    change(stage, "ALTER TABLE stored_events ALTER topic DROP NOT NULL")
+    code, says = checked(stage, capsys)
+    assert code == 5
+    gone = {tuple(one.partition("broken: ")[2].partition(" (")[0].split(" on ")[::-1]) for one in says}
+    assert gone == {*held, ("stored_events", "topic")}
+
+
+@pytest.mark.parametrize("stage", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "how",
+    ["CHECK (originator_version >= -9)", "CHECK (originator_version >= 0) NOT VALID", "CHECK (true)"],
+)
+def test_a_condition_of_the_same_name_that_holds_less_is_a_fault(stage, capsys, how):
+    rule = "stored_events_originator_version_check"
+    change(
+        stage,
+        f"ALTER TABLE stored_events DROP CONSTRAINT {rule}",
+        f"ALTER TABLE stored_events ADD CONSTRAINT {rule} {how}",
+    )
+    code, says = checked(stage, capsys)
+    assert (code, len(says)) == (5, 1)
+    assert f"{rule} on stored_events (CHECK ((originator_version >= 0))) is not there as it was made" in says[0]
+
+
+@pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("table", "held"), [("sealed", "CHECK (leaf_index >= 0)"), ("stored_events", "state BLOB NOT NULL")]
+)
+def test_a_condition_that_was_taken_out_of_a_file_is_a_fault(stage, capsys, table, held):
+    less = held.replace("NOT NULL", "") if "NOT NULL" in held else ""
+    change(
+        stage,
+        "PRAGMA writable_schema = ON",
+        f"UPDATE sqlite_master SET sql = replace(sql, '{held}', '{less}') WHERE name = '{table}'",
+    )
+    code, says = checked(stage, capsys)
+    assert (code, len(says)) == (5, 1)
+    assert f"table {table} is not as it was made" in says[0]
+
+
 def test_a_trigger_that_somebody_added_is_a_fault(stage, capsys):
     """One that passes for nobody's guard: on a table that has guards of its own, and on one that has none."""
     if stage.url.startswith("sqlite"):

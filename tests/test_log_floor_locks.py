@@ -467,6 +467,7 @@ def test_migrate_brings_a_ledger_of_revision_1_over(pg):
         recorder = PostgresRecorder(dsn)
         assert recorder.migrate()[0] == "brought the tables in pauseledger from schema@1 to schema@4"
         assert recorder.migrate() == []
+        assert recorder.altered_tables() == []
         assert owner.execute(f"SELECT * FROM {EVENTS} ORDER BY notification_id").fetchall() == before
         assert app.identity().ledger_id == was
         assert app.load([stream]).epoch == 7

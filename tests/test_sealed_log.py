@@ -271,6 +271,7 @@ def test_migrate_brings_an_older_file_over(tmp_path):
             call()
     assert recorder.migrate() == ["brought the tables from schema@2 to schema@4"]
     assert recorder.migrate() == []
+    assert recorder.altered_tables() == []
     assert recorder.identity() == was
     assert sealer(recorder).seal().size == 3
     recorder.close()
