@@ -134,7 +134,7 @@ class SQLiteSealed(SealedRows):
 
 
 def _tip(connection: sqlite3.Connection) -> Tip:
-    return Tip(*(connection.execute(f"SELECT size, position {_TIP}").fetchone() or (0, 0)))  # noqa: S608 - constants
+    return Tip(*(connection.execute(f"SELECT size, position {_TIP}").fetchone() or (0, 0)))
 
 
 def _head(size: int, checkpoint: object, made_at: object) -> SignedHead:
