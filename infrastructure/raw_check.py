@@ -121,7 +121,7 @@ def faults(raw: RawLedger) -> list[Fault]:
     Every row: its format, its digest chained to the row before, each content's own digest, its ledger. Every stream:
     versions without a gap from 1, times that never go back, positions that rise. Every pause: at most one `Consumed`,
     fences one by one, at most one `Continued`. Every round: all its streams are there, and consumed together or not
-    at all, by one attempt, each naming the others as they stand.
+    at all, by one attempt, each naming the others as they stand. A header that is not of its fact raises.
     """
     streams: dict[UUID, list[RawRow]] = defaultdict(list)
     for row in sorted(raw.rows, key=lambda row: (row.stream, row.version)):
@@ -265,11 +265,17 @@ def _of_claims(stream: UUID, rows: Sequence[RawRow]) -> Iterator[Fault]:
 def _of_round(stream: UUID, rows: Sequence[RawRow], pauses: dict[UUID, list[RawRow]]) -> Iterator[Fault]:
     """Judge a round once, at its lead."""
     told = rows[0].header["round"]
-    if told["lead"] != str(stream):
-        if told["lead"] not in map(str, pauses):
-            yield Fault(stream, 1, "its lead is not there")
-        return
     members = [UUID(call["pause"]) for call in told["calls"] if call["pause"]]
+    if stream not in members:
+        yield Fault(stream, 1, "its round does not name it")
+        return
+    if told["lead"] != str(stream):
+        lead = pauses.get(UUID(told["lead"]))
+        if lead is None:
+            yield Fault(stream, 1, "its lead is not there")
+        elif lead[0].header["round"] != told:
+            yield Fault(stream, 1, "its lead is of another round")
+        return
     missing = [member for member in members if member not in pauses]
     yield from (Fault(member, 0, "its round names it, and it is not there") for member in missing)
     ends = {member: row for member in members for row in pauses.get(member, ()) if row.topic == _CONSUMED}

@@ -16,7 +16,7 @@ from pauseledger.domain.commands import PresentCommand
 from pauseledger.domain.ids import Identity
 from pauseledger.infrastructure.checking import check_ledger
 from pauseledger.infrastructure.postgres import PostgresRecorder
-from pauseledger.infrastructure.raw_check import read
+from pauseledger.infrastructure.raw_check import faults, read
 from pauseledger.infrastructure.sqlite import SQLiteRecorder
 from pauseledger.infrastructure.stories import Stage, ask, asked, asked_round, axes, round_of, turn
 
@@ -662,3 +662,16 @@ def test_a_rule_that_is_broken_alone_is_told_and_nothing_else(ledger, forge, say
     forge(forger)
     ledger.write(forger.rows)
     assert ledger.says() == says
+    assert forge in BEYOND_THE_OTHER or found_by_the_other(ledger.url) == bool(says)
+
+
+#: What needs the ledger's identity key, and what names nobody.
+BEYOND_THE_OTHER = {a_row_of_no_stream, a_person_without_a_tag, refusals_at_another_id, a_sibling_at_another_id}
+
+
+def found_by_the_other(url):
+    """Ask the other reader of rows, which shares no line with check; it raises over what no fact has."""
+    try:
+        return bool(faults(read(url)))
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError):
+        return True
