@@ -95,7 +95,9 @@ class PostgresSealed(SealedRows):
 
     def digests(self, gt: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """Read positions and stored digests, up to the log's bound."""
-        return [(at, state[DIGEST_AT:]) for at, state in self._recorder.fronts(gt, limit, DIGEST_AT + DIGEST_BYTES)]
+        return [
+            (at, (state or b"")[DIGEST_AT:]) for at, state in self._recorder.fronts(gt, limit, DIGEST_AT + DIGEST_BYTES)
+        ]
 
     def streams(self, batch: int) -> Iterator[Sequence[Notification]]:
         """Read all rows whole, by stream."""
@@ -107,7 +109,10 @@ class PostgresSealed(SealedRows):
         # No bound at first: rows that no rule lets in stand below every stream.
         found = self._read(statement.format(""), batch)
         while found:
-            yield [Notification(stream, version, topic, state, id=at) for stream, version, topic, state, at in found]
+            yield [
+                Notification(stream, version, topic or "", state or b"", id=at or 0)
+                for stream, version, topic, state, at in found
+            ]
             found = self._read(statement.format(behind), *found[-1][:2], batch)
 
     def unsealed(self, lte: int, limit: int) -> Sequence[tuple[int, bytes]]:

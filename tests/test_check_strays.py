@@ -119,6 +119,23 @@ def made_at(stage):
     return "0" if stage.url.startswith("sqlite") else "now()"
 
 
+@pytest.mark.parametrize("stage", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("column", ["topic", "state"])
+def test_a_column_that_was_altered_into_nothing_is_named_and_the_rest_is_read(stage, capsys, column):
+    row = stage.rows()[7]
+    put = f"UPDATE stored_events SET {column} = ? WHERE notification_id = {row.position}"
+    lax = f"ALTER TABLE stored_events ALTER {column} "
+    off = "ALTER TABLE stored_events DISABLE TRIGGER stored_events_append_only"
+    on = "ALTER TABLE stored_events ENABLE ALWAYS TRIGGER stored_events_append_only"
+    change(stage, (off,), (lax + "DROP NOT NULL",), (put, None))
+    code, said = told(stage, capsys, "check", "--no-views")
+    change(stage, (put, getattr(row, column)), (lax + "SET NOT NULL",), (on,))
+    there = [fault["part"] for fault in said["faults"] if fault["position"] == row.position]
+    assert (code, "row" in there, "tree" in there) == (5, True, column == "state")
+    assert said["rows"] == stage.count()
+    assert faults(stage, capsys) == []
+
+
 @pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("column", ["size", "position"])
 def test_a_tip_that_was_altered_into_no_number_is_named(stage, capsys, column):
