@@ -1,6 +1,7 @@
 """A LangChain agent that stops for a person and goes on: what its model sees, and how often its tools ran."""
 
 import asyncio
+import io
 import json
 import re
 from pathlib import Path
@@ -588,22 +589,22 @@ async def test_a_graph_without_that_tool_node_cannot_dispatch(memory):
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_the_command_line_redeems_a_tool_approval_where_it_is_named(tmp_path, monkeypatch, capsys, named):
+async def test_the_command_line_answers_a_tool_approval_where_it_is_named(tmp_path, monkeypatch, capsys, named):
     """The command of the page, with its file."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     settings = LedgerSettings(keys_directory=tmp_path / "keys", interactions=[TOOL_APPROVAL])
     async with open_ledger(url, settings) as ledger:
         ended = await Host(ledger, calling(("call_1", "deploy", {"to": "prod"})), stopper="batched").ask()
-    (page,) = re.findall(r"pauseledger (redeem .*?)```", PAGE.read_text(), re.DOTALL)
+    (page,) = re.findall(r"pauseledger (answer .*?)```", PAGE.read_text(), re.DOTALL)
     words = page.replace("\\\n", " ").split()
     (tmp_path / "decision.json").write_text(json.dumps({"type": "reject", "message": "on Monday"}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PAUSELEDGER_STORE", url)
     monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
-    monkeypatch.setenv("PAUSELEDGER_TOKEN", ended.paused[0].token)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(ended.paused[0].token.encode())))
     code = await asyncio.to_thread(cli.run, [*(words if named else words[:-2]), "--json"])
     said = json.loads(capsys.readouterr().out)
     if named:
-        assert (code, said["outcome"]) == (0, "resumed")
+        assert (code, said["outcome"]) == (0, "answered")
     else:
         assert (code, said["reason"]) == (3, "interaction_unregistered")
