@@ -123,6 +123,8 @@ def test_an_interrupt_ends_both_processes(stage):
         "    print(multiprocessing.active_children()[0].pid, flush=True)\n"
         "    time.sleep(60); yield\n"
         "if __name__ == '__main__':\n"
+        # A shell begins what runs in its background with this signal ignored.
+        "    import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    check_apart._waiting = never\n"
         "    cli.main(['check', '--json', '--store', sys.argv[1], '--keys-dir', sys.argv[2]])\n"
     )
