@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID, uuid4
 
 import pauseledger as pl
 import pytest
@@ -196,6 +197,61 @@ def test_a_head_of_another_key_or_another_log_is_refused(made, bundle):
     assert "not signed" in verify.verify(bundle, made[2], forked)[0][0]
     (bundle / "consistency" / "6.txt").unlink()
     assert "does not begin" in verify.verify(bundle, made[2], made[1])[0][0]
+
+
+@pytest.mark.parametrize("harm", ["another format", "more bytes"])
+def test_what_no_digest_covers_is_found_in_a_row_that_is_proved(made, bundle, harm):
+    def change(lines):
+        state = base64.b64decode(lines[3]["state"])
+        state = b"PLF2" + state[4:] if harm == "another format" else state + b"x"
+        lines[3]["state"] = base64.b64encode(state).decode()
+        return lines
+
+    rewritten(bundle, change)
+    faults, _ = verify.verify(bundle, made[2])
+    assert [fault.split(",")[0] for fault in faults] == ["facts.jsonl line 4"]
+
+
+@pytest.mark.parametrize("harm", ["", "of another ledger", "a first row that follows another one"])
+def test_a_row_that_was_sealed_and_must_not_be_is_found(made, tmp_path, harm):
+    """Whoever has the log key seals whatever they like; what a row says of itself has to hold nevertheless."""
+    name = made[2].partition("+")[0]
+    ledger, stream = UUID(name.partition("/")[2]), uuid4()
+    before = bytes(31) + b"1" if harm.startswith("a first") else bytes(32)
+    header = json.dumps({"ledger": str(uuid4() if harm.startswith("of") else ledger), "pause": str(stream)}).encode()
+    parts = (b"plf/1", ledger.bytes, stream.bytes, (1).to_bytes(8, "big"), b"pause.paused@1", before, header)
+    digest = hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()
+    state = b"PLF1" + digest + len(header).to_bytes(4, "big") + header
+    head = Checkpoint(name, 1, hashlib.sha256(b"\0" + digest).digest())
+    note = log_signer(str(ledger), made[0].parent / "keys").sign(head.text())
+    row = {"leaf_index": 0, "position": 1, "stream": str(stream), "version": 1, "topic": "pause.paused@1"}
+    row |= {"before": before.hex(), "state": base64.b64encode(state).decode()}
+    (tmp_path / "proofs").mkdir()
+    (tmp_path / "head.txt").write_text(note)
+    (tmp_path / "proofs" / "0.tlog-proof").write_text(f"c2sp.org/tlog-proof@v1\nindex 0\n\n{note}")
+    (tmp_path / "facts.jsonl").write_text(json.dumps(row) + "\n")
+    assert len(verify.verify(tmp_path, made[2])[0]) == bool(harm)
+
+
+def test_a_public_key_that_is_none_is_told_as_that(made):
+    name, told, key = made[2].split("+", 2)
+    raw = base64.b64decode(key)
+    of = hashlib.sha256(name.encode() + b"\n" + raw[:-1]).digest()[:4].hex()
+    kind = b"\2" + raw[1:]
+    of_kind = hashlib.sha256(name.encode() + b"\n" + kind).digest()[:4].hex()
+    for wrong in (
+        f"{name}x+{told}+{key}",
+        f"{name}+00000000+{key}",
+        f"{name}+{of}+{base64.b64encode(raw[:-1]).decode()}",
+        f"{name}+{of_kind}+{base64.b64encode(kind).decode()}",
+    ):
+        assert "the public key is none" in verify.verify(made[0], wrong)[0][0]
+
+
+def test_a_head_that_was_kept_later_than_the_bundles_asks_for_a_newer_bundle(made, bundle):
+    newest = (bundle / "head.txt").read_text()
+    (bundle / "head.txt").write_text(made[1])
+    assert "ask for one under a newer head" in verify.verify(bundle, made[2], newest)[0][0]
 
 
 @pytest.mark.parametrize("root", [bytes(32), hashlib.sha256(b"").digest()])
