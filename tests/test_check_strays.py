@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from contextlib import closing
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -29,11 +30,31 @@ def stage(request, tmp_path_factory):
     return made
 
 
+@pytest.fixture
+def mine(stage, request, tmp_path):
+    """Copy it, for what cannot be put back."""
+    if stage.url.startswith("sqlite"):
+        shutil.copy(stage.url[10:], tmp_path / "ledger.db")
+        return Stage(f"sqlite:///{tmp_path / 'ledger.db'}", stage.keys)
+    pg = request.getfixturevalue("pg")
+    return Stage(pg.dsn(pg.fresh_database(psycopg.conninfo.conninfo_to_dict(stage.url)["dbname"])), stage.keys)
+
+
 async def lead(stage):
     async with stage.ledger() as ledger:
         for turn in range(PAUSES):
             await (await asked(ledger, idempotency_key=str(turn))).redeem(ANSWER)
+            if turn == PAUSES // 2:
+                leave_a_position_out(stage)
         ledger.notary(make_key=True).seal()
+
+
+def leave_a_position_out(stage):
+    """Draw one for nothing, as a writer does that rolls back."""
+    if stage.url.startswith("sqlite"):
+        stage.sql("UPDATE sqlite_sequence SET seq = seq + 1")
+    else:
+        stage.sql("SELECT nextval('pauseledger.stored_events_notification_id_seq')")
 
 
 async def pause_once_more(stage, key):
@@ -168,3 +189,20 @@ def test_a_row_that_no_rule_lets_in_is_named_below_every_stream(stage, capsys):
         )
     assert ("row", "its stream's id is none") in faults(stage, capsys)
     taken_out(stage, "stored_events", place, -5)
+
+
+def test_a_row_that_turned_up_below_what_was_sealed_is_named_and_so_is_its_late_leaf(mine, capsys):
+    positions = [row.position for row in mine.rows()]
+    gap = min(set(range(1, positions[-1])) - set(positions))
+    row = mine.rows()[0]
+    columns, place = "originator_id, originator_version, topic, state", "rowid"
+    stream, override = uuid4().hex, ""
+    if not mine.url.startswith("sqlite"):
+        place, override = "notification_id", "OVERRIDING SYSTEM VALUE"
+    late = f"INSERT INTO stored_events ({place}, {columns}) {override} VALUES (?, ?, 1, ?, ?)"
+    change(mine, (late, gap, stream, row.topic, row.state))
+    assert ("tree", "a row turned up below what was sealed, at no leaf") in faults(mine, capsys)
+    assert told(mine, capsys, "seal")[1]["late"] == [gap]
+    found = faults(mine, capsys)
+    assert ("tree", "a late leaf: its row turned up below what was sealed") in found
+    assert ("tree", "a row turned up below what was sealed, at no leaf") not in found

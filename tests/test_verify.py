@@ -248,6 +248,18 @@ def test_a_public_key_that_is_none_is_told_as_that(made):
         assert "the public key is none" in verify.verify(made[0], wrong)[0][0]
 
 
+def test_a_head_that_the_key_signed_of_something_else_is_refused(made, bundle):
+    name = made[2].partition("+")[0]
+    signer, head = log_signer(name.partition("/")[2], made[0].parent / "keys"), Checkpoint.of(made[1])
+    for text in (
+        Checkpoint("pauseledger/another", head.size, head.root).text(),
+        Checkpoint(name, head.size, head.root).text().replace("\n6\n", "\n-6\n"),
+        Checkpoint(name, head.size, head.root[:-1]).text(),
+    ):
+        (bundle / "head.txt").write_text(signer.sign(text))
+        assert verify.verify(bundle, made[2])[0] == ["head: a head is not this log's"]
+
+
 def test_a_head_that_was_kept_later_than_the_bundles_asks_for_a_newer_bundle(made, bundle):
     newest = (bundle / "head.txt").read_text()
     (bundle / "head.txt").write_text(made[1])
