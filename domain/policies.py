@@ -42,16 +42,17 @@ class PolicyBook:
             StoreUnavailable: the store could not speak.
             LedgerCorrupt, LedgerTooNew: the policies on record cannot be read.
         """
-        if time.monotonic() >= self._due and not self._shared:
-            await self.read()
-        elif time.monotonic() >= self._due:
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.ensure_future(self.read())
-            await asyncio.shield(self._reading)
+        if time.monotonic() >= self._due:
+            await (self._read_for_all() if self._shared else self.read())
         if not self._known:
             return {}
         found = {name: newest(self._known, name) for name in interactions}
         return {name: change for name, change in found.items() if change is not None and change.policy is not None}
+
+    async def _read_for_all(self) -> None:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(self.read())
+        await asyncio.shield(self._reading)
 
     async def read(self) -> tuple[PolicyChanged, ...]:
         """Read every change, oldest first; raises as `in_force` does."""

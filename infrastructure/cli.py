@@ -455,16 +455,12 @@ def migrate(
         recorder.close()
     shape = {"outcome": "migrated", "store": url.partition(":")[0], "done": done}
     lines = [*(done or ["the tables are there, and as this version makes them"])]
-    if not embedded(url):
-        keyless = _keyless(where)
-        shape, lines = shape | keyless, [*lines, *(f"next    {says}" for says in keyless.values())]
-    return Outcome(shape, lines)
-
-
-def _keyless(where: Where) -> dict[str, str]:
-    """Say what comes next where a ledger on a server has no keys here yet."""
     file = KeyFile(keys_directory(where.keys_dir))
-    return {} if os.environ.get(KEYS_VARIABLE) or file.there else {"next": str(file.none_here())}
+    if not (embedded(url) or os.environ.get(KEYS_VARIABLE) or file.there):
+        # A ledger on a server has no keys here yet.
+        shape["next"] = str(file.none_here())
+        lines.append(f"next    {shape['next']}")
+    return Outcome(shape, lines)
 
 
 @app.command()

@@ -743,17 +743,18 @@ def _make_tables(connection: sqlite3.Connection) -> list[str]:
 @lru_cache
 def _triggers() -> dict[str, str]:
     """Give the triggers that guard the tables by their names, as SQLite keeps them: without the last semicolon."""
-    made = "".join(files(__package__).joinpath(name).read_text("utf-8") for name in _FILES)
-    return {name: text for text, name in re.findall(r"(CREATE TRIGGER (\w+).*?\nEND);", made, re.DOTALL)}
+    return {name: text for text, name in re.findall(r"(CREATE TRIGGER (\w+).*?\nEND);", _made(), re.DOTALL)}
 
 
 @lru_cache
 def _tables() -> dict[str, str]:
     """Give the tables by their names, as SQLite keeps them."""
-    made = "".join(files(__package__).joinpath(name).read_text("utf-8") for name in _FILES)
-    return {
-        name: text for text, name in re.findall(r"(CREATE TABLE (\w+) \(.*?\n\)(?: WITHOUT ROWID)?);", made, re.DOTALL)
-    }
+    tables = re.findall(r"(CREATE TABLE (\w+) \(.*?\n\)(?: WITHOUT ROWID)?);", _made(), re.DOTALL)
+    return {name: text for text, name in tables}
+
+
+def _made() -> str:
+    return "".join(files(__package__).joinpath(name).read_text("utf-8") for name in _FILES)
 
 
 def _run(connection: sqlite3.Connection, name: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import zip_longest
 
 import psycopg
@@ -53,16 +53,22 @@ class Owner:
         return found
 
 
+@contextmanager
+def opened(url):
+    """The log of a ledger, its views, and a way to change their rows behind everybody's back."""
+    with closing(open_recorder(url, LedgerSettings())) as recorder, closing(Owner(url)) as owner:
+        ledger_id = recorder.identity().ledger_id
+        views = [(one, rows_of(one, recorder)) for one in (projection() for projection in PROJECTIONS)]
+        yield Log(recorder, FactMapper(ledger_id), ledger_id), views, owner
+
+
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
 def test_every_column_of_every_row_of_every_view_is_held_against_the_log(store, request, tmp_path, monkeypatch):
     monkeypatch.setattr("pauseledger.infrastructure.check_views._PAGE", 3)
     monkeypatch.setattr("pauseledger.infrastructure.check_views._BATCH", 5)
     url = f"sqlite:///{tmp_path / 'l.db'}" if store == "sqlite" else request.getfixturevalue("pg_dsn")
     asyncio.run(lead(url, tmp_path / "keys"))
-    with closing(open_recorder(url, LedgerSettings())) as recorder, closing(Owner(url)) as owner:
-        ledger_id = recorder.identity().ledger_id
-        views = [(one, rows_of(one, recorder)) for one in (projection() for projection in PROJECTIONS)]
-        log = Log(recorder, FactMapper(ledger_id), ledger_id)
+    with opened(url) as (log, views, owner):
         assert list(views_faults(log, views)) == []
         # A change of each view at once: each has to be found by itself.
         for turn in zip_longest(*(every_change(owner, projection) for projection, _ in views)):
@@ -91,10 +97,7 @@ def test_every_column_of_every_row_of_every_view_is_held_against_the_log(store, 
 def test_a_row_that_no_fact_made_is_found_wherever_it_stands(store, request, tmp_path):
     url = f"sqlite:///{tmp_path / 'l.db'}" if store == "sqlite" else request.getfixturevalue("pg_dsn")
     asyncio.run(lead(url, tmp_path / "keys"))
-    with closing(open_recorder(url, LedgerSettings())) as recorder, closing(Owner(url)) as owner:
-        ledger_id = recorder.identity().ledger_id
-        views = [(one, rows_of(one, recorder)) for one in (projection() for projection in PROJECTIONS)]
-        log = Log(recorder, FactMapper(ledger_id), ledger_id)
+    with opened(url) as (log, views, owner):
         # Tables that are compared right away, from the position on at which the batch before ended.
         kept = {
             f"view_{table.name}_{one.revision}b": list(table.columns).index("position")
