@@ -25,7 +25,7 @@ from ..domain.presenting import Presented
 from ..domain.readings import AuditRead
 from ..domain.switches import SwitchFlipped
 from ..domain.turn import TURN_BYTES
-from .vault import CIPHER, DataKey, Sealing, SegmentSeal, SegmentsOpened, Vault
+from .vault import CIPHER, DataKey, Sealing, SegmentSeal, SegmentsOpened, Vault, framed
 
 MAGIC = b"PLF1"
 DIGEST_BYTES = 32
@@ -35,7 +35,7 @@ FRONT = len(MAGIC) + DIGEST_BYTES + LENGTH_BYTES
 NO_PREDECESSOR = bytes(DIGEST_BYTES)
 #: Nothing is encrypted.
 IN_CLEAR: Final = Sealing()
-NO_KEYS: Final[Mapping[UUID, DataKey]] = MappingProxyType({})
+NO_KEYS: Final[Mapping[int, DataKey]] = MappingProxyType({})
 #: zstd level 3: faster than no compression on a real store, and a third of the disk.
 LEVEL = 3
 #: No clear segment is larger; a frame that declares more is not inflated.
@@ -180,6 +180,7 @@ class FactMapper(Mapper[UUID]):
 
     def __init__(self, ledger_id: UUID, registry: Registry | None = None, vault: Vault | None = None) -> None:
         self._ledger = ledger_id
+        self._digested = length_prefixed(b"plf/1", ledger_id.bytes)
         self._registry = registry or Registry()
         self._vault = vault or Vault(ledger_id)
 
@@ -201,7 +202,7 @@ class FactMapper(Mapper[UUID]):
         return self.encode([domain_event])[0][0]
 
     def _encode(self, fact: Fact, before: bytes, sealing: Sealing) -> tuple[StoredEvent, bytes]:
-        segments = _Writing(sealing.of(fact, self._ledger))
+        segments = _Writing(sealing.of(fact, self._vault.within))
         try:
             header = fact.model_dump_json(context=segments).encode()
         except PydanticSerializationError:
@@ -215,7 +216,7 @@ class FactMapper(Mapper[UUID]):
         state = b"".join((MAGIC, digest, _u32(len(header)), header, *segments.stored))
         return StoredEvent(fact.originator_id, fact.originator_version, topic, state), digest
 
-    def decode(self, row: StoredEvent, before: bytes, keys: Mapping[UUID, DataKey] = NO_KEYS) -> Decoded:
+    def decode(self, row: StoredEvent, before: bytes, keys: Mapping[int, DataKey] = NO_KEYS) -> Decoded:
         """Read one row and hold it against its digest; `before` is the digest that stands in the row before it.
 
         `keys` are those that were read with it; others are looked up, blocking, once a text is asked for.
@@ -229,7 +230,7 @@ class FactMapper(Mapper[UUID]):
         position = row.id if isinstance(row, Notification) else None
         header, start = self._header(stream, version, state, position)
         pause = header.get("pause")
-        opened = SegmentsOpened(self._vault, stream, version, row.topic, str(pause), keys)
+        opened = SegmentsOpened(self._vault, (stream, version, row.topic), str(pause), keys)
         reading = _Reading(state, start, opened)
         segments = reading.locate(header)
         if segments is None:
@@ -321,11 +322,16 @@ class FactMapper(Mapper[UUID]):
         return header, start
 
     def _digest(self, stream: UUID, version: int, topic: str, *parts: bytes) -> bytes:
-        """Digest a row; `parts` are its predecessor's digest, its header and its segments as stored."""
+        """Digest a row, spelled as `length_prefixed` spells it.
+
+        `parts` are its predecessor's digest, its header and its segments as stored.
+        """
         # A version may have been altered into one that no row has.
         placed = (version % (1 << 64)).to_bytes(8, "big")
-        place = length_prefixed(b"plf/1", self._ledger.bytes, stream.bytes, placed, topic, *parts)
-        return hashlib.sha256(place).digest()
+        named = [self._digested, _SIXTEEN, stream.bytes, _EIGHT, placed, framed(topic)]
+        for part in parts:
+            named += (len(part).to_bytes(LENGTH_BYTES, "big"), part)
+        return hashlib.sha256(b"".join(named)).digest()
 
 
 def stored_digest(state: bytes) -> bytes:
@@ -337,6 +343,7 @@ def _u32(number: int) -> bytes:
     return number.to_bytes(LENGTH_BYTES, "big")
 
 
+_EIGHT, _SIXTEEN = _u32(8), _u32(16)
 _CONTENT_KEYS: Final = {"segment", "stored", "digest", "comp"}
 _NESTS: Final = (dict, list)
 

@@ -468,7 +468,7 @@ class EventSourcedPauses:
         return Found(Round(tuple(pauses), self._leeway, until), snapshot.epoch, altered)
 
     def _replay(
-        self, stream: UUID, snapshot: Snapshot, keys: Mapping[UUID, DataKey]
+        self, stream: UUID, snapshot: Snapshot, keys: Mapping[int, DataKey]
     ) -> tuple[Pause | None, tuple[int, ...]]:
         facts, altered = self._decode(stream, snapshot.rows, keys)
         if facts and not isinstance(facts[0], Paused):
@@ -482,7 +482,7 @@ class EventSourcedPauses:
         return pause, altered
 
     def _decode(
-        self, stream: UUID, rows: Sequence[Notification], keys: Mapping[UUID, DataKey] = NO_KEYS
+        self, stream: UUID, rows: Sequence[Notification], keys: Mapping[int, DataKey] = NO_KEYS
     ) -> tuple[list[Fact], tuple[int, ...]]:
         facts, altered, before = [], [], NO_PREDECESSOR
         mine = [row for row in rows if row.originator_id == stream]

@@ -24,8 +24,9 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from time import monotonic
+from typing import NamedTuple
 from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
@@ -86,7 +87,7 @@ class DataKey:
             LedgerCorrupt: the key in the vault is not what was written.
             InteractionConfigurationError: the key that wraps it is not here.
         """
-        aead = self.aead()
+        aead = self._aead or self.aead()
         if aead is None:
             raise LedgerCorrupt(self.pause, 0, f"its {self.kind} key in the vault is not what was written")
         return aead.encrypt(_nonce(place, digest), body, place)
@@ -100,7 +101,7 @@ class DataKey:
         """
         if self.wrapped is None:
             raise ContentErasedError(digest)
-        aead = self.aead()
+        aead = self._aead or self.aead()
         try:
             return b"" if aead is None else aead.decrypt(_nonce(place, digest), sealed, place)
         except InvalidTag:
@@ -114,8 +115,7 @@ class DataKey:
         return self._aead
 
 
-@dataclass(frozen=True, slots=True)
-class PauseKeys:
+class PauseKeys(NamedTuple):
     """The two data keys of a pause; none where it has none."""
 
     row: VaultRow | None
@@ -129,35 +129,35 @@ class Sealing:
 
     Attributes:
         on: Whether texts are encrypted here at all.
+        keys: By the number of the pause's id, which is hashed and compared in a tenth of an id's time.
     """
 
     on: bool = False
-    keys: Mapping[UUID, PauseKeys] = field(default_factory=dict)
+    keys: Mapping[int, PauseKeys] = field(default_factory=dict)
     made: tuple[VaultRow, ...] = ()
 
-    def of(self, fact: Fact, ledger: UUID) -> "SegmentSeal | None":
-        """Give the seal for a fact's segments; None where they are stored as they are.
+    def of(self, fact: Fact, within: bytes) -> "SegmentSeal | None":
+        """Give the seal for a fact's segments, `within` a ledger; None where they are stored as they are.
 
         What is recorded of those who run the ledger (switches, holds, erasures) is never encrypted: who erased
         something must outlive it.
         """
         if not self.on or type(fact) not in SEALED:
             return None
-        return SegmentSeal(self.keys.get(fact.pause), fact, ledger)
+        return SegmentSeal(self.keys.get(fact.pause.int), fact, within)
 
 
-@dataclass(frozen=True)
 class SegmentSeal:
     """Seals the segments of one row."""
 
-    keys: PauseKeys | None
-    fact: Fact
-    ledger: UUID
+    __slots__ = ("_fact", "_keys", "_row", "_within")
 
-    @cached_property
-    def row(self) -> bytes:
-        """The row's place; many a fact has no segment to need it."""
-        return _row_of(self.ledger, self.fact.originator_id, self.fact.originator_version, self.fact.topic())
+    def __init__(self, keys: PauseKeys | None, fact: Fact, within: bytes) -> None:
+        self._keys = keys
+        self._fact = fact
+        self._within = within
+        #: The row's place; many a fact has no segment to need it.
+        self._row = b""
 
     def seal(self, content: Content, body: bytes, number: int) -> tuple[bytes, str] | None:
         """Seal a segment, and name its key. None: it is left out of the row.
@@ -168,40 +168,45 @@ class SegmentSeal:
         Raises:
             PauseClosed: what was said in the pause was erased, and nothing can be added.
         """
-        key = None if self.keys is None else self.keys.person if content.kind == "person" else self.keys.content
+        keys, of_person = self._keys, content.kind == "person"
+        key = None if keys is None else keys.person if of_person else keys.content
         if key is None or key.wrapped is None:
-            if content.kind == "person":
+            if of_person:
                 return None
-            raise PauseClosed(self.fact.pause, "erased")
-        return key.seal(body, _place(self.row, number), content.digest), key.name
+            raise PauseClosed(self._fact.pause, "erased")
+        if not self._row:
+            fact = self._fact
+            self._row = row_within(self._within, fact.originator_id, fact.originator_version, fact.topic())
+        return key.seal(body, _place(self._row, number), content.digest), key.name
 
 
-@dataclass(frozen=True)
 class SegmentsOpened:
     """Opens the segments of one row, when somebody asks, by the `keys` read with it; others are read then, blocking."""
 
-    vault: "Vault"
-    stream: UUID
-    version: int
-    topic: str
-    pause: str
-    keys: Mapping[UUID, DataKey]
+    __slots__ = ("_keys", "_pause", "_place", "_row", "_vault")
 
-    @cached_property
-    def row(self) -> bytes:
-        """The row's place, the same for all of its segments."""
-        return _row_of(self.vault.ledger, self.stream, self.version, self.topic)
+    def __init__(self, vault: "Vault", place: tuple[UUID, int, str], pause: str, keys: Mapping[int, DataKey]) -> None:
+        self._vault = vault
+        #: Stream, version and topic.
+        self._place = place
+        self._pause = pause
+        self._keys = keys
+        #: The row's place, the same for all of its segments, once one is opened.
+        self._row = b""
 
     def source(self, content: Content, stored: bytes) -> Callable[[], bytes]:
         """Find how to open a segment. A key that was loaded with the row is kept by whoever holds the row."""
-        key = None if content.key is None else self.keys.get(content.key)
-        return lambda: self._open(content, stored, key)
+        key = None if content.key is None else self._keys.get(content.key.int)
+        return lambda: self.open(content, stored, key)
 
-    def _open(self, content: Content, stored: bytes, key: DataKey | None) -> bytes:
-        found = key or self.vault.fetched(self.pause, content.key)
+    def open(self, content: Content, stored: bytes, key: DataKey | None) -> bytes:
+        """Open a segment; nothing (b"") where it, its place or its key was altered."""
+        found = key or self._vault.fetched(self._pause, content.key)
         if found is None:
             return b""
-        return found.open(stored, _place(self.row, content.segment), content.digest)
+        if not self._row:
+            self._row = row_within(self._vault.within, *self._place)
+        return found.open(stored, _place(self._row, content.segment), content.digest)
 
 
 class Vault:
@@ -220,67 +225,73 @@ class Vault:
         fetch: Callable[[Sequence[UUID]], Sequence[VaultRow]] = lambda _: (),
     ) -> None:
         self.ledger = ledger
+        #: What the place of every row of this ledger begins with.
+        self.within = within(ledger)
         self._ring = ring
         self._fetch = fetch
-        self._known: OrderedDict[UUID, tuple[float, PauseKeys]] = OrderedDict()
+        # Both by the number of a pause's id.
+        self._known: OrderedDict[int, tuple[float, PauseKeys]] = OrderedDict()
         self._wrappers: dict[str, AESGCMSIV] = {}
-        self._contested: set[UUID] = set()
+        self._contested: set[int] = set()
 
     # Knowing
 
     def learn(self, pauses: Iterable[UUID], rows: Sequence[VaultRow]) -> None:
         """Take over what a read of the vault found about these pauses, and that it found nothing of the others."""
-        found = {row.pause: row for row in rows}
+        found = {row.pause.int: row for row in rows}
         if self._ring is None and not found:
             return
         now = monotonic()
         for pause in pauses:
-            row, known = found.get(pause), self._known.get(pause)
+            row, known = found.get(pause.int), self._known.get(pause.int)
             same = known is not None and known[1].row == row
-            self._remember(pause, known[1] if known and same else self._keys(pause, row), now)
+            # The row as it was read now: whoever compares the two next need not look into them.
+            keys = PauseKeys(row, *known[1][1:]) if known is not None and same else self._keys(pause, row)
+            self._remember(pause, keys, now)
 
     def keep(self, sealing: Sealing) -> None:
         """Take over the keys of an append that stands."""
         self._contested.difference_update(sealing.keys)
         for row in sealing.made:
-            self._remember(row.pause, sealing.keys[row.pause], monotonic())
+            self._remember(row.pause, sealing.keys[row.pause.int], monotonic())
 
     def forget(self, pauses: Iterable[UUID]) -> None:
         """Know nothing of these pauses any more."""
         for pause in pauses:
-            self._known.pop(pause, None)
+            self._known.pop(pause.int, None)
 
     def contested(self, pauses: Iterable[UUID]) -> None:
         """Know nothing of these pauses any more: somebody else brought keys, or a fact, first."""
         for pause in pauses:
-            self._known.pop(pause, None)
-            self._contested.add(pause)
+            self._known.pop(pause.int, None)
+            self._contested.add(pause.int)
         while len(self._contested) > REMEMBERED:
             self._contested.pop()
 
-    def opening(self, rows: Iterable[VaultRow]) -> dict[UUID, DataKey]:
-        """Give the data keys of rows that were just read, by their ids; those known are not unwrapped again."""
-        keys: dict[UUID, DataKey] = {}
+    def opening(self, rows: Iterable[VaultRow]) -> dict[int, DataKey]:
+        """Give the data keys of rows just read, by the numbers of their ids; those known are not unwrapped again."""
+        keys: dict[int, DataKey] = {}
         for row in rows:
-            known = self._known.get(row.pause)
+            known = self._known.get(row.pause.int)
             held = known[1] if known is not None and known[1].row == row else self._keys(row.pause, row)
             for key in (held.content, held.person):
                 if key is not None:
-                    keys[key.id] = key
+                    keys[key.id.int] = key
         return keys
 
     def fetched(self, pause: str, key_id: UUID | None) -> DataKey | None:
         """Read a data key out of the vault; blocks."""
-        return None if key_id is None else self.opening(self._fetch([UUID(pause)])).get(key_id)
+        return None if key_id is None else self.opening(self._fetch([UUID(pause)])).get(key_id.int)
 
     def _remember(self, pause: UUID, keys: PauseKeys, now: float) -> None:
-        self._known[pause] = now, keys
-        self._known.move_to_end(pause)
-        while self._known:
-            oldest, (since, _) = next(iter(self._known.items()))
-            if len(self._known) <= REMEMBERED and now - since <= KEPT_SECONDS:
+        known = self._known
+        known[pause.int] = now, keys
+        known.move_to_end(pause.int)
+        while known:
+            oldest = next(iter(known))
+            if len(known) <= REMEMBERED and now - known[oldest][0] <= KEPT_SECONDS:
                 return
-            self._known.pop(oldest, None)
+            known.pop(oldest, None)
 
     def _keys(self, pause: UUID, row: VaultRow | None) -> PauseKeys:
         if row is None:
@@ -295,8 +306,7 @@ class Vault:
         if self._ring is None:
             return []
         oldest = monotonic() - KEPT_SECONDS
-        known = {pause: self._known.get(pause) for pause in pauses}
-        return [pause for pause, at in known.items() if at is None or at[0] < oldest]
+        return [pause for pause in pauses if (at := self._known.get(pause.int)) is None or at[0] < oldest]
 
     def sealing(self, pauses: Iterable[UUID], new: Iterable[UUID] = (), *, making: bool = True) -> Sealing:
         """Give the keys of these pauses, and make them for those that have none; `new` ones were never stored.
@@ -306,7 +316,7 @@ class Vault:
         Raises:
             InteractionConfigurationError: texts are encrypted in this ledger, and the keys for that are not here.
         """
-        keys = {pause: at[1] for pause in pauses if (at := self._known.get(pause)) is not None}
+        keys = {pause.int: at[1] for pause in pauses if (at := self._known.get(pause.int)) is not None}
         if self._ring is None:
             # A pause that has keys was begun where texts are encrypted: nothing of it is stored as it is.
             return Sealing(any(one.row is not None for one in keys.values()), keys)
@@ -314,14 +324,14 @@ class Vault:
         for pause in new:
             # Keys may outlive their pause, where rows alone were lost: then its append is contested, and goes on with
             # those that the read after it found. Whatever was known before may be of a store since set back.
-            known = self._known.get(pause)
-            if pause in self._contested and known is not None:
-                keys[pause] = known[1]
+            known = self._known.get(pause.int)
+            if pause.int in self._contested and known is not None:
+                keys[pause.int] = known[1]
             else:
-                keys[pause] = PauseKeys(None, None, None)
-        for pause in [pause for pause, one in keys.items() if making and one.row is None]:
-            keys[pause] = self._make(pause)
-            row = keys[pause].row
+                keys[pause.int] = PauseKeys(None, None, None)
+        for pause in [UUID(int=number) for number, one in keys.items() if making and one.row is None]:
+            keys[pause.int] = self._make(pause)
+            row = keys[pause.int].row
             assert row is not None  # noqa: S101 - it was just made
             made.append(row)
         return Sealing(True, keys, tuple(made))
@@ -434,14 +444,19 @@ def unwraps_some(recorder: LedgerRecorder, ring: KeyRing) -> bool:
 
 
 # All as `length_prefixed` would spell them, without its loop: they are needed for every segment.
-def _row_of(ledger: UUID, stream: UUID, version: int, topic: str) -> bytes:
+def within(ledger: UUID) -> bytes:
+    """Say which ledger a row is of, for `row_within` to say more."""
+    return length_prefixed(b"plv/1", ledger.bytes)
+
+
+def row_within(ledger: bytes, stream: UUID, version: int, topic: str) -> bytes:
     """Say which row a segment is of, for `_place` to say the rest."""
-    placed = version.to_bytes(8, "big")
-    return b"".join((_ROW_OF, _SIXTEEN, ledger.bytes, _SIXTEEN, stream.bytes, _EIGHT, placed, _framed(topic)))
+    return b"".join((ledger, _SIXTEEN, stream.bytes, _EIGHT, version.to_bytes(8, "big"), framed(topic)))
 
 
 @lru_cache(64)
-def _framed(topic: str) -> bytes:
+def framed(topic: str) -> bytes:
+    """Spell a topic as `length_prefixed` would: there are few of them."""
     return length_prefixed(topic)
 
 
@@ -455,6 +470,5 @@ def _nonce(place: bytes, digest: str) -> bytes:
 
 
 _FOUR, _EIGHT, _SIXTEEN = (length.to_bytes(4, "big") for length in (4, 8, 16))
-_ROW_OF = length_prefixed(b"plv/1")
 _NONCE_OF = length_prefixed(b"plv/1 nonce")
 _DIGEST_LENGTH = (64).to_bytes(4, "big")

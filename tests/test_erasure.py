@@ -257,7 +257,7 @@ async def test_a_restored_backup_brings_the_key_back_until_the_outer_key_is_gone
     backup = list(ledger.recorder.vault([question.pause_id]))
     await ledger.operator(OLGA).erase(question.pause_id, "content", "gdpr-17")
     vault = ledger.pauses.vault
-    assert vault.opening(backup)[backup[0].content_key].aead() is not None, (
+    assert vault.opening(backup)[backup[0].content_key.int].aead() is not None, (
         "whoever holds the backup and the outer key reads on"
     )
     file = KeyFile(stage.keys)
@@ -268,7 +268,7 @@ async def test_a_restored_backup_brings_the_key_back_until_the_outer_key_is_gone
     (stage.keys / "keys.json").write_text(json.dumps({**entries, "keys": kept}))
     async with Stage("memory:", stage.keys).ledger() as rotated:
         with pytest.raises(InteractionConfigurationError, match=former):
-            rotated.pauses.vault.opening(backup)[backup[0].content_key].aead()
+            rotated.pauses.vault.opening(backup)[backup[0].content_key.int].aead()
 
 
 def test_a_destroyed_key_is_nowhere_in_the_file(tmp_path):
