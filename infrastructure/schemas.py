@@ -11,7 +11,9 @@ from pydantic_core import to_json
 from ..domain.errors import InteractionConfigurationError
 from ..domain.interactions import VALUE_BYTES, Objection, Schema, SchemaMismatch, SchemaSource
 from ..domain.strict_json import Unfit, canonical, parse, write_and_parse
-from .schema_work import KEYWORDS, Unbounded, affordable, bound
+from .schema_work import KEYWORDS, UNION_KEYWORDS, UNIONS, Unbounded, affordable, bound
+
+_Failed = jsonschema_rs.ValidationErrorKind
 
 #: A JSON Schema may have this many bytes as canonical JSON.
 SCHEMA_BYTES = 256 * 1024
@@ -23,6 +25,8 @@ PATTERN_CACHE_BYTES = 1024 * 1024
 #: A schema that can have no more keywords looked at for a value than this, and has no pattern, is prompt: at 4 ns each,
 #: the smallest values that fill `VALUE_BYTES` take 50 ms.
 PROMPT_KEYWORDS = 100
+#: Of a model's errors that are more, the first one's place is not told: pydantic makes all of them to tell one.
+MODEL_ERRORS = 1000
 #: What of a model's core schema calls the host's own code.
 _CALLS = {"function-before", "function-after", "function-wrap", "function-plain", "custom-error"}
 _CALLING = {"post_init", "custom_init", "default_factory", "serialization"}
@@ -50,7 +54,9 @@ class _JsonSchema:
     def __init__(self, schema: dict[str, Any]) -> None:
         document, self.digest = _frozen(schema)
         problem = ""
-        self.prompt = not any({"pattern", "patternProperties"} & part.keys() for part in _objects(document))
+        keywords = set[str]().union(*_objects(document))
+        self.prompt = not {"pattern", "patternProperties"} & keywords
+        self._unions = bool(keywords.intersection(UNIONS))
         try:
             self._counts = bound(document)
             # A value has fewer places than bytes. Most schemas are so small that none has to be measured.
@@ -77,9 +83,13 @@ class _JsonSchema:
         if not self._any_value and not affordable(self._counts, value):
             raise SchemaMismatch("")
         try:
+            if self._unions and not affordable(self._counts, value, UNION_KEYWORDS):
+                if self._validator.is_valid(value):
+                    return value
+                raise SchemaMismatch("")
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as invalid:
-            pointer = _pointer(invalid.schema_path)
+            pointer = _pointer(_meant(invalid).schema_path)
         except ValueError:
             pointer = ""
         else:
@@ -107,8 +117,10 @@ class _ModelSchema:
             plain = model.model_dump(mode="json", exclude_unset=True, by_alias=True, warnings=False)
             return write_and_parse(plain, limit=VALUE_BYTES)[1]
         except ValidationError as invalid:
-            location = invalid.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
-            objection: Objection = SchemaMismatch(_keyword_path(self._document, location))
+            if invalid.error_count() > MODEL_ERRORS:
+                objection: Objection = SchemaMismatch("")
+            else:
+                objection = SchemaMismatch(_keyword_path(self._document, _first_place(invalid)))
         except Unfit as unfit:
             # The model made of it what JSON cannot carry, such as a number of "NaN".
             objection = Objection(unfit.name)
@@ -116,6 +128,29 @@ class _ModelSchema:
             objection = SchemaMismatch("")
         # Raised out here: pydantic's own error quotes the value.
         raise objection
+
+
+def _first_place(invalid: ValidationError) -> tuple[str | int, ...]:
+    return invalid.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
+
+
+def _meant(failed: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
+    """Go into the branch of a union that was meant, where all others are of another type or kind: what failed there?"""
+    while isinstance(failed.kind, _Failed.AnyOf | _Failed.OneOfNotValid):
+        here = len(failed.instance_path)
+        left = [errors[0] for errors in failed.kind.context if not any(_is_another(error, here) for error in errors)]
+        if len(left) != 1:
+            break
+        failed = left[0]
+    return failed
+
+
+def _is_another(error: jsonschema_rs.ValidationError, level: int) -> bool:
+    """Tell whether a branch is for values of another type, or of another kind by a constant in one of their fields."""
+    below = len(error.instance_path) - level
+    return (below == 0 and isinstance(error.kind, _Failed.Type)) or (
+        below <= 1 and isinstance(error.kind, _Failed.Constant | _Failed.Enum)
+    )
 
 
 def _objects(document: Any) -> Iterator[Mapping[str, Any]]:

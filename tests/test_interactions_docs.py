@@ -53,6 +53,11 @@ async def test_the_rules_named(stage, answer, rule):
 async def test_anything_else_for_an_approval(stage):
     async with stage.ledger() as ledger:
         approval = await asked(ledger, approve())
-        for given in ({"decision": "aprove"}, {"decision": "edit"}, {"decision": "approve", "more": 1}):
+        for given, where in (
+            ({"decision": "aprove"}, "/oneOf"),
+            ({"decision": "edit"}, "/oneOf/1/required"),
+            ({"decision": "approve", "more": 1}, "/oneOf/0/additionalProperties"),
+        ):
             refused = await refusal(stage, approval.redeem(given), ResponseInvalid)
-            assert (refused.rule, refused.at_pointer) == ("schema", "/oneOf")
+            assert (refused.rule, refused.at_pointer) == ("schema", where)
+            assert f"`{where}`" in PAGE
