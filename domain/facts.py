@@ -157,7 +157,7 @@ class Agent(Stored):
     model: str | None = None
 
 
-class Presented(Stored):
+class AxesRecord(Stored):
     """The axes an attempt stated, as tags."""
 
     scope: Tag | None = None
@@ -282,7 +282,7 @@ class Refused(Fact):
     seen_version: int
     by: ActorRecord | None = None
     token: TokenRecord | None = None
-    presented: Presented
+    presented: AxesRecord
     at_pointer: str | None = None
 
 

@@ -8,7 +8,7 @@ from .axes import Axes
 from .commands import Actor
 from .envelope import Opened
 from .errors import AlreadyConsumed, LedgerError, Refusal, VersionConflict
-from .facts import Presented, Refused, TokenRecord
+from .facts import AxesRecord, Refused, TokenRecord
 from .pause import Pause
 from .ports import Found, Tail
 from .services import Services
@@ -94,7 +94,7 @@ class Refusing:
             seen_version=pause.version if pause else 0,
             by=self.services.record_of(self.by),
             token=token_record(self.services, self.opened),
-            presented=Presented(**self.services.identity.presented(self.axes)),
+            presented=AxesRecord(**self.services.identity.presented(self.axes)),
             at_pointer=refusal.at_pointer,
         )
 
