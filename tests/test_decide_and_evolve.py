@@ -123,7 +123,7 @@ HAPPENED: dict[str, Callable[[Pause, Stamp], Any]] = {
     ),
     "taken": lambda pause, stamp: stamp.write(pause, Consumed, claim=None, lead=pause.lead_id, origin="redeem"),
     "refused": lambda pause, stamp: stamp.write(
-        pause, Refused, step=2, axis="run", reason="run_mismatch", seen_version=1, presented=kinds.Presented()
+        pause, Refused, step=2, axis="run", reason="run_mismatch", seen_version=1, presented=kinds.AxesRecord()
     ),
     "continued": lambda pause, stamp: stamp.write(pause, Continued, fence=pause.fence, late=False, end="finished"),
     "stalled": lambda pause, stamp: stamp.write(pause, Stalled, fence=pause.fence, cause="error", entered=True),

@@ -136,7 +136,7 @@ SPECIFIC: dict[type[Fact], dict[str, Any]] = {
         "seen_version": 1,
         "by": actor(),
         "token": TOKEN,
-        "presented": kinds.Presented(scope=TAG, session=TAG, run=TAG),
+        "presented": kinds.AxesRecord(scope=TAG, session=TAG, run=TAG),
         "at_pointer": "/properties",
     },
     kinds.Continued: {"fence": 1, "late": False, "end": "paused_again", "next": (SIBLING,), "result": D2},
@@ -261,7 +261,7 @@ PARTS: dict[type[Any], str] = {
     kinds.OnLapse: "action response",
     kinds.RoutingRecord: "queue priority groups assignees people",
     Agent: "name version model",
-    kinds.Presented: "scope session run call",
+    kinds.AxesRecord: "scope session run call",
     kinds.SiblingEnd: "pause version end",
 }
 # Spelled out: the header, and SHA-256 of the whole row.

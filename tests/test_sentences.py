@@ -13,6 +13,7 @@ from pauseledger.domain.facts import (
     ActorRecord,
     Agent,
     Answered,
+    AxesRecord,
     CallRecord,
     Claim,
     Consumed,
@@ -21,7 +22,6 @@ from pauseledger.domain.facts import (
     Lapsed,
     OnLapse,
     Paused,
-    Presented,
     Recovered,
     Refused,
     Reissued,
@@ -113,7 +113,9 @@ STORY = [
     (fact(Consumed, lead=OTHER, origin="ready"), f"together with its round; the turn is told of in pause {OTHER}."),
     (fact(Consumed, lead=PAUSE, origin="lapse"), "consumed the pause once its window had closed, and nothing is owed."),
     (
-        fact(Refused, step=2, axis="scope", reason="scope_mismatch", seen_version=1, presented=Presented(), by=actor()),
+        fact(
+            Refused, step=2, axis="scope", reason="scope_mismatch", seen_version=1, presented=AxesRecord(), by=actor()
+        ),
         'an attempt by person "maria" (claimed) was refused in step 2 on the axis scope: scope_mismatch.',
     ),
     (
@@ -124,7 +126,7 @@ STORY = [
             reason="response_invalid",
             rule="label_unknown",
             seen_version=1,
-            presented=Presented(),
+            presented=AxesRecord(),
         ),
         'in step 4 on the axis response: response_invalid (rule "label_unknown").',
     ),
