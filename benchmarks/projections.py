@@ -30,10 +30,10 @@ from pauseledger.domain.axes import Scope
 from pauseledger.domain.content import Content
 from pauseledger.domain.facts import (
     Answered,
+    AxesRecord,
     Claim,
     Consumed,
     Continued,
-    Presented,
     Refused,
     RoundCall,
     RoundRecord,
@@ -80,7 +80,7 @@ class Template:
                 routing=RoutingRecord(queue="q", assignees=("f" * 16,)),
             ),
             Refused(**rest, originator_version=2, at=_BEGIN, step=2, axis="run", reason="run_mismatch", seen_version=1,
-                    presented=Presented()),
+                    presented=AxesRecord()),
             Answered(**rest, originator_version=3, at=_BEGIN, number=1, origin="person", response=answer,
                      decision="answer", shown="0" * 64),
             Consumed(**rest, originator_version=4, at=_BEGIN, lead=_MARK, origin="redeem",
