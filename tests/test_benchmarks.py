@@ -51,3 +51,11 @@ def test_without_a_compiler_the_slow_disk_is_left_out_and_said_to_be(tmp_path):
     assert done.returncode == 1
     assert "it needs a C compiler, and there is no `cc`" in done.stderr
     assert "nothing could be measured" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["projections", "proof", "storm", "vault", "where_the_time_goes"])
+def test_the_others_still_know_what_they_measure(name):
+    done = subprocess.run(
+        [sys.executable, str(RUN.with_name(f"{name}.py")), "--help"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "usage:" in done.stdout) == (0, True), done.stderr
