@@ -428,6 +428,7 @@ class ResumeOutcome:
         position: Where in the log the claim stands, or None.
         fence: The claim's fence; 0 where nothing is owed.
         idempotency_key: The lead's pause id; the same in every recovery.
+        scope: The tenant whose pause it is.
     """
 
     name: str
@@ -448,3 +449,4 @@ class ResumeOutcome:
     position: int | None
     fence: int
     idempotency_key: str
+    scope: Scope | None = field(repr=False)

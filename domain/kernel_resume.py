@@ -313,7 +313,8 @@ async def resume_run(delegate: Any, turn: ResumedTurn, **options: Any) -> Any:
     """Continue a paused turn, and give what the kernel returns. No answered event: a run has no one to tell.
 
     Raises:
-        InteractionConfigurationError: the turn was entered before, or holds a dispatch that nobody ran.
+        InteractionConfigurationError: the turn was entered before, holds a dispatch that nobody ran, or is another
+            tenant's than the delegate's `scope`, where it has one.
         What the kernel raises; the turn is stalled then, and still owed.
     """
     async with _entering(delegate, turn) as going:
@@ -370,8 +371,19 @@ async def _entering(delegate: Any, turn: ResumedTurn) -> AsyncIterator[Going]:
             "a person let calls of this turn through that nobody has run; run turn.dispatch and fold the results in by "
             "with_results, or pass a delegate with dispatches = True"
         )
+    _require_same_tenant(delegate, turn)
     async with continuing(turn) as going:
         yield going
+
+
+def _require_same_tenant(delegate: Any, turn: ResumedTurn) -> None:
+    """A kernel pauses in its own scope: another tenant's would take this turn's next stop, history and all."""
+    scope, own = getattr(delegate, "scope", None), turn.outcome.scope
+    if own is not None and isinstance(scope, Scope) and scope != own:
+        raise InteractionConfigurationError(
+            "this kernel runs another tenant's turns, and would pause this one there; continue it by a kernel of the "
+            "scope it was paused in (turn.outcome.scope)"
+        )
 
 
 def _dispatches(delegate: Any) -> bool:

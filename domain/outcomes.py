@@ -59,6 +59,7 @@ class Outcomes:
             position=None,
             fence=lead.fence,
             idempotency_key=str(lead.id),
+            scope=pause.paused.scope,
         )
         if turn is not None:
             rehydrate(outcome)

@@ -386,3 +386,20 @@ def test_a_process_that_ends_in_the_middle_of_a_stream_leaves_the_turn_owed(tmp_
             return await resume_run(Kernel(), turn)
 
     assert asyncio.run(recovered()) == "done"
+
+
+@pytest.mark.parametrize("resume", [resume_run, resume_stream, resume_stream_typed])
+async def test_a_delegate_of_another_tenant_is_not_entered_and_the_right_one_is(ledger, resume):
+    async def gone_on(kernel):
+        going = resume(kernel, turn)
+        return await going if resume is resume_run else [item async for item in going]
+
+    turn = await paused_and_redeemed(ledger)
+    kernel = Kernel()
+    kernel.scope = Scope(tenant_id="acme", namespace="billing")
+    with pytest.raises(InteractionConfigurationError, match="another tenant"):
+        await gone_on(kernel)
+    assert (kernel.calls, turn.settled) == ([], False)
+    kernel.scope = turn.outcome.scope
+    await gone_on(kernel)
+    assert turn.settled

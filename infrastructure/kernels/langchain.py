@@ -1,6 +1,6 @@
 """The delegate over a compiled LangGraph graph: what it stops at becomes a round, and a resumed turn goes on in it."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 from uuid import UUID
@@ -26,7 +26,7 @@ from ...domain.errors import InteractionConfigurationError
 from ...domain.rehydration import NOT_ANSWERED
 from ...domain.turn import CheckpointReference, Entry, Turn
 from . import Ended, Gate, SideEffect, side_effects
-from .langchain_middleware import TOOL_APPROVAL, gated, let_through, open_calls, requested
+from .langchain_middleware import GATED, TOOL_APPROVAL, gated, let_through, open_calls, requested
 
 FORMAT = "langchain"
 #: Where in a run's `configurable` its side effects are told apart; never stored, for it is no plain value.
@@ -74,7 +74,7 @@ class LangChainKernel:
     ) -> None:
         # Its methods are overloaded over modes and versions that are known when running alone.
         self._agent: Any = agent
-        self._capability, self._scope = capability, scope
+        self._capability, self.scope = capability, scope
         self._gates = dict(gates or {})
         self._approvals = approvals or Gate(TOOL_APPROVAL.name)
         self._checkpoints, self._tools_node = checkpoints, tools_node
@@ -123,7 +123,7 @@ class LangChainKernel:
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AsyncGenerator[Any, None]:
-        config = _configured(config or {}, session_id, side_effects(dispatch, fence))
+        config = _configured(config or {}, session_id, side_effects(dispatch, fence), self._gates)
         going = messages_from_dict(list(history))
         values = {**(state or {}), **await self._dispatched(going, dispatch, state or {}, config, options)}
         messages = await self._entered(going, values.pop("messages", []), prompt, config)
@@ -136,9 +136,10 @@ class LangChainKernel:
             async for part in parts:
                 if part["type"] == "values" and not part["ns"]:
                     last = part["data"]
+                    self._require_kept(part["interrupts"])
                 if part["type"] in stream_mode:
                     yield part
-        axes = Axes(scope=self._scope, session_id=session_id, run_id=run_id, call_id=None)
+        axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
         yield await self._ended(last, config, axes, supersedes)
 
     # Going in
@@ -149,9 +150,9 @@ class LangChainKernel:
         """A history takes the place of the thread's messages; a new message answers what the thread left open."""
         said = [HumanMessage(prompt)] if prompt else []
         if going:
-            return [RemoveMessage(id=REMOVE_ALL_MESSAGES), *going, *results, *said]
-        left_open = open_calls((await self._thread(config)).get("messages", ()))
-        return [*(ToolMessage(NOT_ANSWERED, name=call["name"], tool_call_id=call["id"]) for call in left_open), *said]
+            gone_on = [*going, *results]
+            return [RemoveMessage(id=REMOVE_ALL_MESSAGES), *gone_on, *(_not_answered(gone_on) if said else ()), *said]
+        return [*_not_answered((await self._thread(config)).get("messages", ())), *said]
 
     async def _thread(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         if not self._agent.checkpointer:
@@ -207,9 +208,11 @@ class LangChainKernel:
     async def _ended(
         self, last: Mapping[str, Any], config: Mapping[str, Any], axes: Axes, supersedes: UUID | None
     ) -> Ended:
+        config = _head(config)
         snapshot = await self._agent.aget_state(config) if self._agent.checkpointer else None
         asking = self._asking(last["messages"], snapshot.interrupts if snapshot else ())
         if not asking:
+            _require_end(snapshot)
             return Ended(last["messages"], state=last)
         if snapshot is not None and snapshot.interrupts:
             # Taken out of the thread, so that nobody answers it past the ledger; what finished beside it stays.
@@ -222,6 +225,13 @@ class LangChainKernel:
             for call_id, gate, request in asking
         )
         return Ended(last["messages"], await self._capability.pause_round(asked), asked, last)
+
+    def _require_kept(self, interrupts: Sequence[Interrupt]) -> None:
+        if interrupts and not self._agent.checkpointer:
+            raise InteractionConfigurationError(
+                "the graph stopped at an interrupt and keeps no checkpoints, so that nothing of the request is left; "
+                "compile the agent with a checkpointer, or gate the tool by PauseMiddleware, which needs none"
+            )
 
     def _asking(self, messages: Sequence[BaseMessage], interrupts: Sequence[Interrupt]) -> list[tuple[str, Gate, Any]]:
         waiting = open_calls(messages)
@@ -242,8 +252,29 @@ class LangChainKernel:
         return CheckpointReference(FORMAT, self._checkpoints, where["thread_id"], where["checkpoint_id"])
 
 
-def _configured(config: Mapping[str, Any], session_id: str, effects: Mapping[str, SideEffect]) -> dict[str, Any]:
-    return {**config, "configurable": {"thread_id": session_id, **config.get("configurable", {}), EFFECTS: effects}}
+def _configured(
+    config: Mapping[str, Any], session_id: str, effects: Mapping[str, SideEffect], gates: Collection[str]
+) -> dict[str, Any]:
+    given = {"thread_id": session_id, **config.get("configurable", {})}
+    return {**config, "configurable": {**given, EFFECTS: effects, GATED: frozenset(gates)}}
+
+
+def _head(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run that began at an older checkpoint ends at the thread's head."""
+    configurable = {name: value for name, value in config["configurable"].items() if name != "checkpoint_id"}
+    return {**config, "configurable": configurable}
+
+
+def _require_end(snapshot: StateSnapshot | None) -> None:
+    if snapshot is not None and snapshot.next:
+        raise InteractionConfigurationError(
+            f"the graph stopped before it ended, at {', '.join(map(repr, snapshot.next))}, and asks nothing of "
+            "anybody; compile it without interrupt_before and interrupt_after, and gate a tool in their place"
+        )
+
+
+def _not_answered(messages: Sequence[Any]) -> list[ToolMessage]:
+    return [ToolMessage(NOT_ANSWERED, name=call["name"], tool_call_id=call["id"]) for call in open_calls(messages)]
 
 
 def _call(one: Dispatch) -> dict[str, Any]:

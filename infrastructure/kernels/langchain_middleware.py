@@ -18,6 +18,8 @@ from . import Gate
 
 #: What stands between the namespaces of a graph and of one that runs within it.
 NESTED = "|"
+#: Where in a run's `configurable` the kernel says which tools it has gates of; never stored, for it is no plain value.
+GATED = "pauseledger_gated"
 
 
 class PauseMiddleware(AgentMiddleware):
@@ -39,13 +41,23 @@ class PauseMiddleware(AgentMiddleware):
         """Stop where a call waits.
 
         Raises:
-            InteractionConfigurationError: the agent runs inside another graph, whose turn cannot be paused from here.
+            InteractionConfigurationError: the agent runs inside another graph, whose turn cannot be paused from here;
+                or it is run by a kernel that has no gate of the tool, and would ask nobody.
         """
-        if not gated(state["messages"], self.gates):
+        calls = gated(state["messages"], self.gates)
+        if not calls:
             return None
-        if NESTED in get_config()["configurable"].get("checkpoint_ns", ""):
+        configurable = get_config()["configurable"]
+        if NESTED in configurable.get("checkpoint_ns", ""):
             raise InteractionConfigurationError(
                 "a gated tool was called by an agent inside another; gate the outer agent's tool instead"
+            )
+        known = configurable.get(GATED, self.gates)
+        unknown = {call["name"] for call in calls} - {*known}
+        if unknown:
+            raise InteractionConfigurationError(
+                f"the kernel that runs this agent has no gate of {', '.join(map(repr, sorted(unknown)))}; give "
+                "LangChainKernel the gates of the agent's PauseMiddleware"
             )
         return {"jump_to": "end"}
 

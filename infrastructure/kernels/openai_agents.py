@@ -4,7 +4,7 @@
 import asyncio
 import copy
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ class OpenAIAgentsKernel:
         gates: Mapping[str, Gate] | None = None,
         approvals: Gate | None = None,
     ) -> None:
-        self._agent, self._capability, self._scope = agent, capability, scope
+        self._agent, self._capability, self.scope = agent, capability, scope
         self._gates, self._approvals = dict(gates or {}), approvals or Gate()
 
     async def run(self, prompt: str, **given: Any) -> Ended:
@@ -156,6 +156,7 @@ class OpenAIAgentsKernel:
         supersedes: UUID | None = None,
         **options: Any,
     ) -> _Entered:
+        _require_asking(self._agent, self._gates)
         effects = side_effects(dispatch, fence)
         kept, items = _parted(history)
         given: str | list[Any] | RunState[Any, Any]
@@ -166,11 +167,14 @@ class OpenAIAgentsKernel:
             )
         if kept is not None:
             given = await self._restored(kept, options.pop("context", None), items, dispatch, effects)
+            if "max_turns" in options:
+                # The runner goes by the state's own, and a turn that has used it up could never go on.
+                given._max_turns = options["max_turns"]
             if prompt:
                 given.add_input(prompt)
         else:
             given = [*items, *(_left_open(items) if prompt else ()), *_message(prompt)]
-        axes = Axes(scope=self._scope, session_id=session_id, run_id=run_id, call_id=None)
+        axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
         return _Entered(given, options, effects, axes, supersedes)
 
     async def _restored(
@@ -215,6 +219,18 @@ class OpenAIAgentsKernel:
         gate = self._gates.get(name, self._approvals)
         axes = entered.axes.model_copy(update={"call_id": _call_id(item)})
         return gate.command(gate.request(name, _arguments(item)), turn=turn, axes=axes, supersedes=entered.supersedes)
+
+
+def _require_asking(agent: Agent[Any], gates: Collection[str]) -> None:
+    """The SDK stops at what needs an approval alone; a gated tool that needs none would run, and nobody be asked."""
+    seen: list[Agent[Any]] = [agent]
+    for one in seen:
+        seen += [other for other in one.handoffs if isinstance(other, Agent) and other not in seen]
+        for tool in one.tools:
+            if isinstance(tool, FunctionTool) and tool.name in gates and tool.needs_approval is False:
+                raise InteractionConfigurationError(
+                    f"{tool.name!r} has a gate and would run without waiting at it; make it with needs_approval=True"
+                )
 
 
 def _withhold(state: RunState[Any, Any], items: Sequence[Any]) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ...domain.axes import Axes, Scope
 from ...domain.commands import Dispatch, PauseCommand
+from ...domain.rehydration import NOT_ANSWERED
 from ...domain.turn import Turn
 from . import Ended, Gate
 
@@ -25,7 +26,7 @@ class PlainKernel:
     def __init__(
         self, capability: Any, chat: Chat, *, scope: Scope, tools: Mapping[str, Tool], gates: Mapping[str, Gate]
     ) -> None:
-        self._capability, self._chat, self._scope, self._tools, self._gates = capability, chat, scope, tools, gates
+        self._capability, self._chat, self.scope, self._tools, self._gates = capability, chat, scope, tools, gates
 
     async def run(self, prompt: str, **given: Any) -> Ended:
         """Run to the end, or to a stop. Takes what `stream_typed` takes."""
@@ -63,12 +64,13 @@ class PlainKernel:
             ran = await self._ran(let_through.tool, let_through.arguments, let_through.idempotency_key)
             yield _noted(messages, _result(let_through.interrupt_id, ran))
         if prompt:
+            messages += [_result(call["id"], NOT_ANSWERED) for call in _left_open(messages)]
             messages.append({"role": "user", "content": prompt})
         while True:
             reply = _noted(messages, await self._chat(list(messages)))
             yield reply
             calls = [_read(call) for call in reply.get("tool_calls") or ()]
-            axes = Axes(scope=self._scope, session_id=session_id, run_id=run_id, call_id=None)
+            axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
             asked = self._asked(calls, messages, axes, supersedes)
             if asked or not calls:
                 paused = await self._capability.pause_round(asked) if asked else ()
@@ -105,6 +107,15 @@ def _read(call: dict[str, Any]) -> tuple[str, str, Any]:
     except ValueError:
         arguments = None
     return call["id"], call["function"]["name"], arguments
+
+
+def _left_open(messages: Sequence[Any]) -> list[Any]:
+    """List the calls that a stop left open and the user talked past; providers reject a call without a result."""
+    last = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=None)
+    if last is None:
+        return []
+    done = {message.get("tool_call_id") for message in messages[last + 1 :]}
+    return [call for call in messages[last].get("tool_calls") or () if call["id"] not in done]
 
 
 def _result(call_id: str, content: str) -> dict[str, Any]:

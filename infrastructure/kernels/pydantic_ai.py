@@ -36,6 +36,12 @@ from ...domain.turn import Entry, Turn
 from . import Ended, Gate
 
 FORMAT = "pydantic-ai"
+#: What of the agent's `run` the kernel fills in, and what to give in its place.
+_OWN = {
+    "user_prompt": "give it as the prompt",
+    "message_history": "give it as `history`",
+    "deferred_tool_results": "answer by redeeming the pauses' tokens, or fold a result in by `turn.with_results`",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class PydanticAIKernel:
     ) -> None:
         # What its methods give depends on the output type, which is the host's.
         self._agent: Any = agent
-        self._capability, self._scope = capability, scope
+        self._capability, self.scope = capability, scope
         self._gates, self._approvals = dict(gates or {}), approvals or Gate()
 
     async def run(self, prompt: str, **given: Any) -> Ended:
@@ -128,6 +134,9 @@ class PydanticAIKernel:
         supersedes: UUID | None = None,
         **options: Any,
     ) -> tuple[dict[str, Any], _Stop]:
+        for name, instead in _OWN.items():
+            if name in options:
+                raise InteractionConfigurationError(f"{name} is the kernel's own; {instead}")
         messages = _read(history)
         if prompt and not dispatch:
             messages += _left_open(messages)
@@ -136,7 +145,7 @@ class PydanticAIKernel:
             "message_history": messages,
             "deferred_tool_results": _results(dispatch, fence) if dispatch else None,
         }
-        axes = Axes(scope=self._scope, session_id=session_id, run_id=run_id, call_id=None)
+        axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
         return {**options, **entering}, _Stop(axes, supersedes)
 
     # Coming out

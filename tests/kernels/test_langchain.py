@@ -40,6 +40,7 @@ from pauseledger import (
     RecoverCommand,
     ResponseInvalid,
     RoundOpen,
+    Scope,
     WithdrawCommand,
     open_ledger,
     resume_run,
@@ -608,3 +609,72 @@ async def test_the_command_line_answers_a_tool_approval_where_it_is_named(tmp_pa
         assert (code, said["outcome"]) == (0, "answered")
     else:
         assert (code, said["reason"]) == (3, "interaction_unregistered")
+
+
+async def test_a_turn_of_another_tenant_is_not_gone_on_with(memory):
+    """Its next stop would be paused among this kernel's own."""
+    ended = await Host(memory, calling(("c1", "deploy", {"to": "prod"}))).ask()
+    turn = await memory.redeem(ended.paused[0].token, {"decision": "approve"}, axes=ended.asked[0].axes)
+    other = Host(memory, AIMessage("done"))
+    other.kernel.scope = Scope(tenant_id="globex")
+    with pytest.raises(InteractionConfigurationError, match="another tenant"):
+        await resume_run(other.kernel, turn)
+    assert other.world.runs == []
+
+
+@pytest.mark.parametrize("known", [{}, {"deploy": Gate()}])
+async def test_a_stop_at_a_tool_that_the_kernel_has_no_gate_of_is_said(memory, known):
+    """It would be no stop to the kernel, and the turn would end with a call that nobody is asked about."""
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"}), ("c2", "ask_user", QUESTION)))
+    kernel = LangChainKernel(host.agent, memory.capability, scope=SCOPE, gates=known)
+    with pytest.raises(InteractionConfigurationError, match=r"no gate of 'ask_user'.*; give LangChainKernel the gates"):
+        await kernel.run("Deploy.", run_id="r", session_id="s")
+
+
+async def test_a_middleware_run_past_the_kernel_stops_as_ever(memory):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"})))
+    said = await host.agent.ainvoke({"messages": [HumanMessage("Deploy.")]})
+    assert (said["messages"][-1].tool_calls[0]["id"], host.world.runs) == ("c1", [])
+
+
+@pytest.mark.parametrize("mode", ["all", "per_call"])
+async def test_a_request_that_nothing_keeps_is_said(memory, mode):
+    world, model = World(), Model(replies=[calling(("c1", "deploy", {"to": "prod"}))], seen=[])
+    asking = HumanInTheLoopMiddleware({"deploy": True}, **({} if mode == "all" else {"interrupt_mode": mode}))
+    kernel = LangChainKernel(create_agent(model, world.tools(), middleware=[asking]), memory.capability, scope=SCOPE)
+    with pytest.raises(InteractionConfigurationError, match="checkpointer"):
+        await kernel.run("Deploy.", run_id="r", session_id="s")
+
+
+async def test_a_graph_that_stops_before_a_node_has_not_ended(memory):
+    model = Model(replies=[calling(("c1", "look", {}))], seen=[])
+    agent = create_agent(model, World().tools(), interrupt_before=["tools"], checkpointer=InMemorySaver())
+    kernel = LangChainKernel(agent, memory.capability, scope=SCOPE)
+    with pytest.raises(InteractionConfigurationError, match="stopped before it ended, at 'tools'"):
+        await kernel.run("Look.", run_id="r", session_id="s")
+
+
+async def test_a_run_from_an_older_checkpoint_is_paused_where_it_ends(memory):
+    host = Host(
+        memory, AIMessage("Hello."), calling(("c1", "deploy", {"to": "prod"})), AIMessage("done"), stopper="batched"
+    )
+    await host.ask("Hello.")
+    older = (await host.agent.aget_state({"configurable": {"thread_id": "chat-7"}})).config["configurable"]
+    ended = await host.ask("Deploy.", "run-2", config={"configurable": {"checkpoint_id": older["checkpoint_id"]}})
+    assert [command.request["tool"] for command in ended.asked] == ["deploy"]
+    await host.go_on("run", await host.redeem(ended, {"type": "approve"}))
+    assert [to for _, to, _ in host.world.runs] == ["prod"]
+
+
+async def test_a_new_message_in_a_history_that_waits_leaves_no_call_without_a_result(memory):
+    host = Host(memory, calling(("c1", "deploy", {"to": "prod"}), ("c2", "look", {})), AIMessage("As you say."))
+    first = await host.ask()
+    await host.ask("Never mind.", "run-2", history=messages_to_dict(first.messages))
+    assert [type(message).__name__ for message in host.model.seen[1]] == [
+        "HumanMessage",
+        "AIMessage",
+        "ToolMessage",
+        "ToolMessage",
+        "HumanMessage",
+    ]
+    assert results(host.model.seen[1]) == {"c1": NOT_ANSWERED, "c2": NOT_ANSWERED}

@@ -24,10 +24,11 @@ from pauseledger import (
     PauseWithdrawn,
     RecoverCommand,
     Refusal,
+    Scope,
     Turn,
     resume_run,
 )
-from pauseledger.infrastructure.kernels import Ended
+from pauseledger.infrastructure.kernels import Ended, Gate
 from pauseledger.infrastructure.kernels.openai_agents import OpenAIAgentsKernel, ask_user_tool, side_effect
 from pauseledger.infrastructure.testing_kernels import (
     ANSWER,
@@ -458,3 +459,38 @@ async def test_every_snippet_of_the_page_runs_and_prints_what_it_says(play):
     namespace = {"model": script.model}
     assert await play("openai-agents.md", namespace) == 3
     script.model.assert_complete()
+
+
+async def test_a_turn_of_another_tenant_is_not_gone_on_with(memory):
+    """Its next stop would be paused among this kernel's own."""
+    ended = await Host(memory, [("c1", "deploy", {"to": "prod"})]).ask()
+    turn = await memory.redeem(ended.paused[0].token, APPROVE, axes=ended.asked[0].axes)
+    other = Host(memory, "done")
+    other.kernel.scope = Scope(tenant_id="globex")
+    with pytest.raises(InteractionConfigurationError, match="another tenant"):
+        await resume_run(other.kernel, turn)
+    assert other.runs == []
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_turn_that_used_its_turns_up_goes_on_by_more(memory, surface):
+    """The SDK counts on where the run stopped, and reads the most of it out of the state."""
+    host = Host(memory, [("c1", "deploy", {"to": "prod"})], [("c2", "look", {})], "done")
+    ended = await host.ask(max_turns=1)
+    turn = await host.redeem(ended, APPROVE)
+    with pytest.raises(agents.MaxTurnsExceeded):
+        await host.go_on(surface, turn)
+    await host.go_on(surface, await host.recover(ended), max_turns=3)
+    assert (await newest(memory, ended.paused[0])).NAME == "pause.continued"
+
+
+@pytest.mark.parametrize("at", ["start", "handoff"])
+async def test_a_gated_tool_that_needs_no_approval_runs_nothing(memory, at):
+    def make(host):
+        ops = agents.Agent(name="ops", model=host.script.model, tools=host.tools)
+        return ops if at == "start" else agents.Agent(name="desk", model=host.script.model, handoffs=[ops])
+
+    host = Host(memory, [("c1", "look", {})], "done", gates={"look": Gate()}, agent=make)
+    with pytest.raises(InteractionConfigurationError, match="'look' has a gate .* needs_approval=True"):
+        await host.ask()
+    assert (host.runs, host.seen) == ([], [])

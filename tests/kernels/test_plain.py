@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from pauseledger import AskUserAnsweredEvent
+from pauseledger import NOT_ANSWERED, AskUserAnsweredEvent, InteractionConfigurationError, Scope, resume_run
 from pauseledger.infrastructure.kernels import Ended
 from pauseledger.infrastructure.kernels.plain import PlainKernel
-from pauseledger.infrastructure.testing_kernels import ANSWER, QUESTION, SURFACES
+from pauseledger.infrastructure.testing_kernels import ANSWER, APPROVE, QUESTION, SURFACES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "plain.md"
 #: The page's own agent and suite are what is tested here.
@@ -84,3 +84,24 @@ async def test_every_snippet_of_the_page_runs_and_prints_what_it_says(play):
     assert replies == []
     replies += [calling(None, [("c1", "deploy", {"to": "x"})]), saying("done")]
     assert await namespace["loop"]("Deploy.") == "done"
+
+
+async def test_a_turn_of_another_tenant_is_not_gone_on_with(memory):
+    """Its next stop would be paused among this kernel's own."""
+    ended = await Scripted(memory, [("c1", "deploy", {"to": "prod"})]).ask()
+    turn = await memory.redeem(ended.paused[0].token, APPROVE, axes=ended.asked[0].axes)
+    other = Scripted(memory, "done")
+    other.kernel.scope = Scope(tenant_id="globex")
+    with pytest.raises(InteractionConfigurationError, match="another tenant"):
+        await resume_run(other.kernel, turn)
+    assert other.runs == []
+
+
+async def test_a_new_message_in_a_history_that_waits_leaves_no_call_without_a_result(memory):
+    host = Scripted(memory, [("c1", "deploy", {"to": "prod"}), ("c2", "look", {})], "As you say.", "Still.")
+    first = await host.ask()
+    second = await host.ask("Never mind.", "run-2", history=first.messages)
+    assert [message["role"] for message in host.shown[1]] == ["user", "assistant", "tool", "tool", "user"]
+    assert host.seen[1] == {"c1": NOT_ANSWERED, "c2": NOT_ANSWERED}
+    await host.ask("Sure?", "run-3", history=second.messages)
+    assert host.seen[2] == host.seen[1]

@@ -19,6 +19,7 @@ from pauseledger import (
     PauseRejected,
     PauseWithdrawn,
     Refusal,
+    Scope,
     Turn,
     resume_run,
 )
@@ -283,3 +284,22 @@ async def test_every_snippet_of_the_page_runs_and_prints_what_it_says(play):
     namespace = {"model": script.model}
     assert await play("pydantic-ai.md", namespace) == 3
     assert script.replies == []
+
+
+async def test_a_turn_of_another_tenant_is_not_gone_on_with(memory):
+    """Its next stop would be paused among this kernel's own."""
+    ended = await Host(memory, [("c1", "deploy", {"to": "prod"})]).ask()
+    turn = await memory.redeem(ended.paused[0].token, APPROVE, axes=ended.asked[0].axes)
+    other = Host(memory, "done")
+    other.kernel.scope = Scope(tenant_id="globex")
+    with pytest.raises(InteractionConfigurationError, match="another tenant"):
+        await resume_run(other.kernel, turn)
+    assert other.runs == []
+
+
+@pytest.mark.parametrize("given", ["message_history", "deferred_tool_results", "user_prompt"])
+async def test_what_the_kernel_fills_in_is_not_taken_and_dropped(memory, given):
+    host = Host(memory, "done")
+    with pytest.raises(InteractionConfigurationError, match=f"{given} is the kernel's own"):
+        await host.ask(**{given: None})
+    assert host.seen == []
