@@ -71,7 +71,7 @@ class Reach:
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most so many rows.")]
 
 
-def _asking(where: Where, view: str, ask: Callable[[Ledger, list[str]], Awaitable[Outcome]]) -> Outcome:
+def _asking(where: Where, view: str, ask: Callable[[Ledger, Sequence[str]], Awaitable[Outcome]]) -> Outcome:
     """Catch up with the log for a bounded time, ask, and say so where the answer is of the past."""
     where.must_be_there()
 
@@ -122,7 +122,7 @@ def open_pauses(
     scope = reach.scope
     chosen = Inbox(session, interaction, assignee, group, queue, moment_of(closes_before))
 
-    async def ask(ledger: Ledger, lines: list[str]) -> Outcome:
+    async def ask(ledger: Ledger, lines: Sequence[str]) -> Outcome:
         view = ledger.views.open_pauses
         if scope is None:
             listing = view.newest_of_all_tenants if newest else view.most_urgent_of_all_tenants
@@ -201,7 +201,7 @@ def history(
     if len(given) != 1 or (scope is None and pause is None):
         raise typer.BadParameter("give one of --pause, --round, --run, --session; with --all-tenants it is --pause")
 
-    async def ask(ledger: Ledger, lines: list[str]) -> Outcome:
+    async def ask(ledger: Ledger, lines: Sequence[str]) -> Outcome:
         view, page = ledger.views.history, {"limit": limit, "from_position": from_position}
         if scope is None:
             assert pause is not None  # noqa: S101 - judged above
@@ -236,7 +236,7 @@ def refusals(
     """Count refused attempts by axis and reason, and tell who keeps trying."""
     scope, bounds = reach.scope, (moment_of(since), moment_of(until))
 
-    async def ask(ledger: Ledger, lines: list[str]) -> Outcome:
+    async def ask(ledger: Ledger, lines: Sequence[str]) -> Outcome:
         view = ledger.views.refusals
         if scope is None:
             counts = await view.counts_of_all_tenants(by=by, since=bounds[0], until=bounds[1])
@@ -286,7 +286,7 @@ def times(
     """Tell how long people take to answer, how often nobody does, and who answers too fast to have read."""
     scope = reach.scope
 
-    async def ask(ledger: Ledger, lines: list[str]) -> Outcome:
+    async def ask(ledger: Ledger, lines: Sequence[str]) -> Outcome:
         view = ledger.views.response_times
         if scope is None:
             report = await view.report_of_all_tenants(assignee=assignee)
@@ -333,7 +333,7 @@ def stranded(where: Where, reach: Reach, *, limit: Limit = 100) -> Outcome:
     """List the turns that nobody goes on with, and the windows that closed unmarked; `recover` takes the turns up."""
     scope = reach.scope
 
-    async def ask(ledger: Ledger, lines: list[str]) -> Outcome:
+    async def ask(ledger: Ledger, behind: Sequence[str]) -> Outcome:
         view = ledger.views.stranded
         found = await (
             view.stranded_of_all_tenants(limit=limit) if scope is None else view.stranded(scope, limit=limit)
@@ -358,7 +358,7 @@ def stranded(where: Where, reach: Reach, *, limit: Limit = 100) -> Outcome:
         ]
         head = ("state", "pause", "tenant", "since", "age", "claim", "holder", "leased until", "cause", "recoveries")
         shape = {"outcome": "stranded", "unreadable": aside, "rows": rows}
-        lines += [*first, *(table(head, cells) if found else ["nothing is stranded"])]
+        lines = [*behind, *first, *(table(head, cells) if found else ["nothing is stranded"])]
         return Outcome(shape, [*lines, *_next_of({item.state for item in found})])
 
     return _asking(where, "stranded", ask)

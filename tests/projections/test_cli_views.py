@@ -46,6 +46,13 @@ def show(stage, capsys):
     return show
 
 
+def test_a_view_that_has_caught_up_is_not_told_to_be_behind(stage, say):
+    asyncio.run(make_pauses(stage))
+    for question in ("open", "refusals", "times", "stranded"):
+        assert say(question, *TENANT)["behind"] is False, question
+    assert say("history", *TENANT, "--session", "session-1")["behind"] is False
+
+
 async def make_pauses(stage):
     """One open, one answered, one attempt refused, one call with a nasty name."""
     async with stage.ledger() as ledger:
