@@ -77,7 +77,7 @@ class PlainKernel:
                 yield Ended(messages, paused, asked)
                 return
             for call_id, tool, arguments in calls:
-                key = f"{idempotency_key or run_id}/{call_id}"
+                key = _key(idempotency_key or run_id, call_id, messages)
                 yield _noted(messages, _result(call_id, await self._ran(tool, arguments, key)))
 
     async def _ran(self, tool: str, arguments: Any, key: str) -> str:
@@ -107,6 +107,18 @@ def _read(call: dict[str, Any]) -> tuple[str, str, Any]:
     except ValueError:
         arguments = None
     return call["id"], call["function"]["name"], arguments
+
+
+def _key(turn: str, call_id: str, messages: Sequence[Any]) -> str:
+    """Key a call's side effect; some models give an id anew in a later message, and that is another effect."""
+    of_it = [
+        call
+        for message in messages
+        if message["role"] == "assistant"
+        for call in message.get("tool_calls") or ()
+        if call["id"] == call_id
+    ]
+    return f"{turn}/{call_id}" if len(of_it) == 1 else f"{turn}/{call_id}/{len(of_it)}"
 
 
 def _left_open(messages: Sequence[Any]) -> list[Any]:

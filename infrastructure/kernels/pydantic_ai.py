@@ -1,7 +1,7 @@
 """The delegate over a Pydantic AI agent: deferred calls become a round, and what people let through its results."""
 
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApp
 
 from ...domain.answers import ASK_USER_REQUEST
 from ...domain.axes import Axes, Scope
-from ...domain.commands import Dispatch
+from ...domain.commands import Dispatch, PauseCommand
 from ...domain.errors import InteractionConfigurationError
 from ...domain.interactions import APPROVAL, ASK_USER
 from ...domain.rehydration import NOT_ANSWERED
@@ -50,6 +50,7 @@ class _Stop:
 
     axes: Axes
     supersedes: UUID | None
+    let_through: frozenset[str]
 
 
 class PydanticAIKernel:
@@ -88,7 +89,8 @@ class PydanticAIKernel:
         """Run to the end, or to a stop. Takes what `stream_typed` takes.
 
         Raises:
-            InteractionConfigurationError: a call is deferred for its result, and has no gate.
+            InteractionConfigurationError: a call is deferred for its result, and has no gate; or one that a person let
+                through is deferred again.
             PauseRejected: what was asked does not fit its interaction, or cannot be carried.
         """
         arguments, stop = self._entered(prompt, **given)
@@ -146,7 +148,7 @@ class PydanticAIKernel:
             "deferred_tool_results": _results(dispatch, fence) if dispatch else None,
         }
         axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
-        return {**options, **entering}, _Stop(axes, supersedes)
+        return {**options, **entering}, _Stop(axes, supersedes, frozenset(one.interrupt_id for one in dispatch))
 
     # Coming out
 
@@ -166,6 +168,7 @@ class PydanticAIKernel:
             )
             for call, gate, request in self._asking(messages, result.output)
         )
+        _require_new(asked, stop.let_through)
         return Ended(messages, await self._capability.pause_round(asked), asked, state)
 
     def _asking(
@@ -230,6 +233,15 @@ def _request(call: ToolCallPart, gate: Gate, requests: DeferredToolRequests) -> 
     request = gate.request(call.tool_name, call.args_as_dict())
     reason = requests.metadata.get(call.tool_call_id, {}).get("reason")
     return {**request, "reason": reason} if gate.interaction == APPROVAL and isinstance(reason, str) else request
+
+
+def _require_new(asked: Sequence[PauseCommand], let_through: Collection[str]) -> None:
+    again = [command.axes.call_id for command in asked if command.axes.call_id in let_through]
+    if again:
+        raise InteractionConfigurationError(
+            f"a person let call {again[0]!r} through, and its tool deferred it again; let an approved tool return, and "
+            "wait for what comes later in a tool of its own"
+        )
 
 
 def _text(event: Any) -> str:

@@ -678,3 +678,22 @@ async def test_a_new_message_in_a_history_that_waits_leaves_no_call_without_a_re
         "HumanMessage",
     ]
     assert results(host.model.seen[1]) == {"c1": NOT_ANSWERED, "c2": NOT_ANSWERED}
+
+
+async def test_state_that_no_thread_keeps_is_given_again(memory):
+    class Customer(AgentState):
+        customer: str
+
+    @tool
+    def pay(runtime: ToolRuntime) -> str:
+        """Pay."""
+        return f"paid {runtime.state.get('customer')}"
+
+    gates = {"pay": Gate()}
+    model = Model(replies=[calling(("c1", "pay", {})), AIMessage("done")], seen=[])
+    agent = create_agent(model, [pay], middleware=[PauseMiddleware(gates)], state_schema=Customer)
+    kernel = LangChainKernel(agent, memory.capability, scope=SCOPE, gates=gates)
+    ended = await kernel.run("Pay.", run_id="r", session_id="s", state={"customer": "bob"})
+    turn = await memory.redeem(ended.paused[0].token, {"decision": "approve"}, axes=ended.asked[0].axes)
+    await resume_run(kernel, turn, state={"customer": "bob"})
+    assert results(model.seen[1]) == {"c1": "paid bob"}

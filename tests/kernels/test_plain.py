@@ -105,3 +105,18 @@ async def test_a_new_message_in_a_history_that_waits_leaves_no_call_without_a_re
     assert host.seen[1] == {"c1": NOT_ANSWERED, "c2": NOT_ANSWERED}
     await host.ask("Sure?", "run-3", history=second.messages)
     assert host.seen[2] == host.seen[1]
+
+
+async def test_an_id_that_a_model_gives_anew_is_another_side_effect(memory):
+    keys = []
+
+    async def look(arguments, key):
+        keys.append(key)
+        return "all quiet"
+
+    host = Scripted(
+        memory, [("c1", "look", {}), ("c2", "look", {})], [("c1", "look", {})], [("c1", "look", {})], "quiet"
+    )
+    host.kernel = PlainKernel(memory.capability, host.chat, scope=None, tools={"look": look}, gates={})
+    await host.ask()
+    assert keys == ["run-1/c1", "run-1/c2", "run-1/c1/2", "run-1/c1/3"]

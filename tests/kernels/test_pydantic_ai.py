@@ -303,3 +303,17 @@ async def test_what_the_kernel_fills_in_is_not_taken_and_dropped(memory, given):
     with pytest.raises(InteractionConfigurationError, match=f"{given} is the kernel's own"):
         await host.ask(**{given: None})
     assert host.seen == []
+
+
+async def test_a_call_that_was_let_through_and_waits_again_says_so_and_stays_owed(memory):
+    host = Host(memory, [("c1", "later", {})])
+
+    @host.agent.tool_plain(requires_approval=True)
+    def later() -> str:
+        raise CallDeferred
+
+    host.kernel = PydanticAIKernel(host.agent, memory.capability, scope=SCOPE, gates={"later": Gate()})
+    ended = await host.ask()
+    with pytest.raises(InteractionConfigurationError, match="'c1' through, and its tool deferred it again"):
+        await host.go_on("run", await host.redeem(ended, APPROVE))
+    assert (await newest(memory, ended.paused[0])).NAME == "pause.stalled"
