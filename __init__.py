@@ -1,5 +1,6 @@
 """Pause an agent's turn for a person, redeem the answer exactly once, and prove it years later."""
 
+from .domain.answers import digest_of_arguments
 from .domain.authority import Policy, PolicyChanged
 from .domain.axes import Axes, Scope
 from .domain.capability import HumanInteractionCapability, Operator
@@ -223,6 +224,7 @@ __all__ = [
     "__version__",
     "answered_event",
     "continuing",
+    "digest_of_arguments",
     "open_ledger",
     "prepare",
     "recognise",

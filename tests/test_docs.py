@@ -1,0 +1,56 @@
+"""What the pages name is there: links, commands with their options, and the words of the log."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from pauseledger.infrastructure.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+COMMANDS = typer.main.get_command(app)
+named = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def anchors(page):
+    for title in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+@named
+def test_every_link_leads_somewhere(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        name, _, anchor = link.partition("#")
+        if not name.startswith("http"):
+            there = page.parent / name if name else page
+            assert there.exists(), link
+            assert not anchor or anchor in anchors(there), link
+
+
+@named
+def test_every_command_is_one_with_these_options(page):
+    blocks = "\n".join(re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL))
+    within = re.findall(r"`pauseledger ([a-z][^`\n]*)`", page.read_text())
+    for said in within + re.findall(r"^pauseledger ([a-z].*)$", blocks, re.MULTILINE):
+        command, words = COMMANDS, re.sub(r"[\[\]]|\.\.\.", "", said).split()
+        while words and hasattr(command, "commands"):
+            assert words[0] in command.commands, said
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known | {"--help"}, said
+
+
+def test_every_page_is_reached_from_the_readme():
+    readme, pages = (ROOT / "README.md").read_text(), sorted(ROOT.glob("docs/**/*.md"))
+    assert [page.name for page in pages if f"docs/{page.relative_to(ROOT / 'docs')}" not in readme] == []
+
+
+def test_the_words_of_the_log_are_the_codes_own():
+    table = (ROOT / "docs" / "operations.md").read_text().partition("| `decision` |")[2].partition("\n\n")[0]
+    code = "".join(file.read_text() for room in ("domain", "infrastructure") for file in (ROOT / room).glob("*.py"))
+    told = {word for row in table.splitlines()[2:] for word in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert {word for word in told if f'"{word}"' not in code} - {"reason", "recorded"} == set()
+    logged = set(re.findall(r'\.note\(\s*"(\w+)"', code))
+    assert logged - told == {"switch_flipped", "policy_changed"}  # decisions somebody made, not alarms
