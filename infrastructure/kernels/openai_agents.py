@@ -225,7 +225,9 @@ def _require_asking(agent: Agent[Any], gates: Collection[str]) -> None:
     """The SDK stops at what needs an approval alone; a gated tool that needs none would run, and nobody be asked."""
     seen: list[Agent[Any]] = [agent]
     for one in seen:
-        seen += [other for other in one.handoffs if isinstance(other, Agent) and other not in seen]
+        # By identity: agents that hand over to each other are compared without an end.
+        known = {id(other) for other in seen}
+        seen += [other for other in one.handoffs if isinstance(other, Agent) and id(other) not in known]
         for tool in one.tools:
             if isinstance(tool, FunctionTool) and tool.name in gates and tool.needs_approval is False:
                 raise InteractionConfigurationError(

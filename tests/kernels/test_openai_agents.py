@@ -494,3 +494,13 @@ async def test_a_gated_tool_that_needs_no_approval_runs_nothing(memory, at):
     with pytest.raises(InteractionConfigurationError, match="'look' has a gate .* needs_approval=True"):
         await host.ask()
     assert (host.runs, host.seen) == ([], [])
+
+
+async def test_agents_that_hand_over_to_each_other_are_looked_at_once(memory):
+    def make(host):
+        one, other = (agents.Agent(name="ops", model=host.script.model, tools=host.tools) for _ in range(2))
+        one.handoffs, other.handoffs = [other], [one]
+        return one
+
+    host = Host(memory, "done", agent=make)
+    assert (await host.ask()).paused == ()
