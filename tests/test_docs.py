@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from pauseledger.domain.facts import FACTS, Fact
 from pauseledger.infrastructure.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +41,13 @@ def test_every_command_is_one_with_these_options(page):
             command = command.commands[words.pop(0)]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known | {"--help"}, said
+
+
+def test_every_field_of_every_fact_is_on_its_page():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs" / "facts.md").read_text(), re.MULTILINE))
+    for fact in FACTS:
+        own = set(fact.model_fields) - set(Fact.model_fields)
+        assert own <= set(re.findall(r"\w+", rows[fact.__name__])), fact.__name__
 
 
 def test_every_page_is_reached_from_the_readme():
