@@ -201,8 +201,9 @@ class AnswerCommand:
         for name, actor in (("answered_by", self.answered_by), ("submitted_by", self.submitted_by)):
             if actor is not None:
                 require_actor(name, actor)
-        if self.attempt_key is not None:
-            require_text("attempt_key", self.attempt_key)
+        if self.attempt_key is not None and not require_text("attempt_key", self.attempt_key).decode().strip():
+            # All who forgot theirs would share it, and be told that another's win was their own.
+            raise InteractionConfigurationError("attempt_key is blank; pass this attempt's own key, or leave it out")
         if not isinstance(self.cites, Sequence) or len(self.cites) > CITED or not all(map(_is_uuid, self.cites)):
             raise InteractionConfigurationError(
                 f"cites must list at most {CITED} ids that `presented` gave, as UUIDs; pass [presentation.id]"
@@ -223,7 +224,7 @@ class ResumeCommand(AnswerCommand):
         response: The answer, or `STORED` for the one given earlier.
         answered_by: Whose answer it is.
         submitted_by: Who or what handed it in, where that is somebody else.
-        attempt_key: The host's own key for this attempt; the same key learns that it won already.
+        attempt_key: The host's own key for this attempt, not blank; the same key learns that it won already.
         cites: The ids of presentations of the question to whoever answers; see `PresentCommand`.
     """
 

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import pytest
 from pauseledger import (
     STORED,
     Actor,
     AlreadyConsumed,
+    InteractionConfigurationError,
     RecoverCommand,
     ResponseInvalid,
     ResumedTurn,
@@ -65,6 +67,13 @@ async def test_the_same_attempt_key_from_another_process_learns_that_it_won(stag
         await ledger.capability.settle_claim(question.pause_id, 1, "stalled")
         turn = await other.capability.recover(RecoverCommand(question.pause_id, axes=question.axes))
         assert turn.fence == 2
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+async def test_a_blank_key_is_the_hosts_mistake_as_everybody_who_forgot_theirs_would_share_it(stage, question, blank):
+    with pytest.raises(InteractionConfigurationError, match="attempt_key"):
+        await question.redeem(attempt_key=blank)
+    assert stage.count() == 1
 
 
 async def test_the_key_itself_is_not_stored(stage, ledger, question):
