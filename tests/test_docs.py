@@ -3,13 +3,16 @@
 import re
 from pathlib import Path
 
+import pauseledger
 import pytest
 import typer
+from pauseledger.domain.errors import REFUSALS, LedgerError
 from pauseledger.domain.facts import FACTS, Fact
 from pauseledger.infrastructure.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+ERRORS = (ROOT / "docs" / "errors.md").read_text()
 COMMANDS = typer.main.get_command(app)
 named = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -48,6 +51,24 @@ def test_every_field_of_every_fact_is_on_its_page():
     for fact in FACTS:
         own = set(fact.model_fields) - set(Fact.model_fields)
         assert own <= set(re.findall(r"\w+", rows[fact.__name__])), fact.__name__
+
+
+def test_every_refusal_is_on_its_page_with_its_step_and_class():
+    rows = re.findall(r"^\| (\d) \| `(\w+)` \| `(\w+)` \| ([^|]*) \|", ERRORS, re.MULTILINE)
+    told = {(int(step), reason, kind, "*Again*" in means) for step, reason, kind, means in rows}
+    assert told == {(kind.step, word, kind.__name__, kind.retryable) for word, kind in REFUSALS.items()}
+    assert [int(step) for step, *_ in rows] == sorted(int(step) for step, *_ in rows)
+
+
+def test_every_other_error_is_there_and_so_is_every_word_of_a_rejection():
+    def kinds(base):
+        return {base.__name__}.union(*(kinds(kind) for kind in base.__subclasses__()))
+
+    named = set(re.findall(r"`(\w+)`", ERRORS))
+    ours = {kind for kind in kinds(LedgerError) if hasattr(pauseledger, kind)} - {"Refusal", "LedgerError"}
+    assert ours <= named
+    code = "".join(file.read_text() for file in (ROOT / "domain").glob("*.py"))
+    assert set(re.findall(r'PauseRejected\(\s*"(\w+)"', code)) | {"request_too_large", "turn_too_large"} <= named
 
 
 def test_every_page_is_reached_from_the_readme():
