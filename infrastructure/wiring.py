@@ -140,6 +140,14 @@ class Ledger:
         return self._views
 
     @property
+    def refused(self) -> dict[str, int]:
+        """How many attempts this process has refused since it opened the ledger, by reason; for a host's metrics.
+
+        What is written nowhere is counted too: forged tokens, and attempts past the bounds of the record.
+        """
+        return dict(self._open_or_say()[2].counts)
+
+    @property
     def events(self) -> LedgerEvents:
         """The log as integration events (CloudEvents 1.0), page by page or followed.
 

@@ -36,6 +36,7 @@ async def test_a_mangled_token_is_forged_and_writes_nothing(stage, ledger, quest
     assert not refused.retryable
     assert stage.rows() == before
     assert "token_forged" in caplog.text
+    assert ledger.refused == {"token_forged": 1}
     assert (await question.redeem()).fence == 1
 
 

@@ -53,6 +53,7 @@ async def test_past_256_only_the_first_of_an_axis_and_hour(stage, ledger, questi
     assert await storm(question, 1) == [True]
     assert await storm(question, 2) == [False] * 2
     assert stage.count(REFUSED) == 274
+    assert sum(ledger.refused.values()) == 272 + 3 + 2 + 1 + 2
     times = [fact.at for fact in await ledger.story(question.pause_id) if fact.originator_id != question.pause_id]
     assert times == sorted(times)
     assert (await question.redeem()).fence == 1
