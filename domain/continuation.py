@@ -63,7 +63,14 @@ def recognise(capability: Any, pause_token: str) -> Recognition:
 
 
 async def redeem(
-    capability: Any, token: str, response: Any, *, axes: Axes, by: Actor | None = None, cites: Sequence[UUID] = ()
+    capability: Any,
+    token: str,
+    response: Any,
+    *,
+    axes: Axes,
+    by: Actor | None = None,
+    attempt_key: str | None = None,
+    cites: Sequence[UUID] = (),
 ) -> ResumedTurn:
     """Recognise a token and redeem it: `recognise` and `prepare` in one.
 
@@ -83,6 +90,7 @@ async def redeem(
         run_id=axes.run_id,  # type: ignore[arg-type]
         call_id=axes.call_id,  # type: ignore[arg-type]
         answered_by=by,
+        attempt_key=attempt_key,
         cites=cites,
     )
 

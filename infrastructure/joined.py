@@ -110,7 +110,14 @@ class Joined(HumanInteractionCapability):
         self._inside = joined
 
     async def redeem(
-        self, token: str, response: Any, *, axes: Axes, by: Actor | None = None, cites: Sequence[UUID] = ()
+        self,
+        token: str,
+        response: Any,
+        *,
+        axes: Axes,
+        by: Actor | None = None,
+        attempt_key: str | None = None,
+        cites: Sequence[UUID] = (),
     ) -> ResumedTurn:
         """Recognise a token and redeem it, as `Ledger.redeem` does.
 
@@ -118,7 +125,7 @@ class Joined(HumanInteractionCapability):
             NotRedeemable: the string is not one of our tokens.
             What `prepare` raises.
         """
-        return await redeem(self, token, response, axes=axes, by=by, cites=cites)
+        return await redeem(self, token, response, axes=axes, by=by, attempt_key=attempt_key, cites=cites)
 
     # A claim is settled and renewed once its turn goes on, and that is after the transaction.
 

@@ -260,15 +260,25 @@ class Ledger:
         return await self.switches.flip(surface, on, by)
 
     async def redeem(
-        self, token: str, response: Any, *, axes: Axes, by: Actor | None = None, cites: Sequence[UUID] = ()
+        self,
+        token: str,
+        response: Any,
+        *,
+        axes: Axes,
+        by: Actor | None = None,
+        attempt_key: str | None = None,
+        cites: Sequence[UUID] = (),
     ) -> ResumedTurn:
         """Recognise a token and redeem it: `recognise` and `prepare` in one.
+
+        `attempt_key` is the host's own name for this attempt: after `StoreUnavailable` with the outcome `unknown`, the
+        same call with the same key wins, or learns by `AlreadyConsumed.own` that it has won already; then `recover`.
 
         Raises:
             NotRedeemable: the string is not one of our tokens.
             What `prepare` raises.
         """
-        return await redeem(self.capability, token, response, axes=axes, by=by, cites=cites)
+        return await redeem(self.capability, token, response, axes=axes, by=by, attempt_key=attempt_key, cites=cites)
 
     def joined(self, connection: "AsyncConnection[Any] | Connection[Any]") -> Joined:
         """Take part in a transaction of the host's, on its own psycopg connection to this ledger's database.

@@ -76,6 +76,14 @@ async def test_a_blank_key_is_the_hosts_mistake_as_everybody_who_forgot_theirs_w
     assert stage.count() == 1
 
 
+async def test_the_ledgers_own_redeem_takes_a_key_as_well(stage, ledger, question):
+    await ledger.redeem(question.token, ANSWER, axes=question.axes, attempt_key="click-7")
+    with pytest.raises(AlreadyConsumed) as told:
+        await ledger.redeem(question.token, ANSWER, axes=question.axes, attempt_key="click-7")
+    assert (told.value.own, told.value.state) == (True, "owed")
+    assert stage.count("pause.refused@1") == 0
+
+
 async def test_the_key_itself_is_not_stored(stage, ledger, question):
     await question.redeem(attempt_key="click-7")
     assert not any(b"click-7" in row.state for row in stage.rows())
