@@ -12,13 +12,13 @@ from pauseledger.domain.facts import (
     ActorRecord,
     Agent,
     Answered,
+    AxesRecord,
     CallRecord,
     Claim,
     Consumed,
     InteractionRecord,
     OnLapse,
     Policy,
-    Presented,
     Refused,
     RoundCall,
     RoundRecord,
@@ -100,7 +100,7 @@ def facts(text):
     )  # fmt: skip
     refused = st.builds(
         Refused, **common, step=numbers, axis=text, reason=text, rule=maybe(text), seen_version=numbers,
-        by=maybe(actors), token=maybe(tokens), presented=st.builds(Presented, run=maybe(tags)), at_pointer=maybe(text),
+        by=maybe(actors), token=maybe(tokens), presented=st.builds(AxesRecord, run=maybe(tags)), at_pointer=maybe(text),
     )  # fmt: skip
     return st.one_of(paused, answered, consumed, refused)
 
@@ -181,7 +181,7 @@ def a_refusal(**fields):
     standard = {
         "pause": PAUSE, "ledger": LEDGER, "originator_id": PAUSE, "originator_version": 2, "attempt": OTHER, "at": BEGIN,
         "predecessor": NO_PREDECESSOR, "writer": "w", "scope": Scope(tenant_id="acme"), "step": 2, "axis": "run",
-        "reason": "run_mismatch", "seen_version": 1, "presented": Presented(),
+        "reason": "run_mismatch", "seen_version": 1, "presented": AxesRecord(),
     }  # fmt: skip
     return Refused(**standard | fields)
 
