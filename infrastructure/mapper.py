@@ -151,8 +151,7 @@ class _Reading:
         start, end = self._places.get(content.segment, (0, 0))
         if content.cipher == "none":
             return lambda: _inflate(self._state[start:end], content)
-        clear = self._opened.source(content, self._state[start:end])
-        return lambda: _inflate(clear(), content)
+        return lambda: _inflate(self._opened.open(content, self._state[start:end]), content)
 
 
 #: Rows, and the digest of each.

@@ -23,16 +23,16 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from time import monotonic
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESGCMSIV
 
-from ..domain.content import Content, ContentErasedError
+from ..domain.content import Content, ContentErasedError, Held
 from ..domain.envelope import length_prefixed
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, PauseClosed
 from ..domain.facts import FACTS, Fact
@@ -80,8 +80,8 @@ class DataKey:
             self._name = str(self.id)
         return self._name
 
-    def seal(self, body: bytes, place: bytes, digest: str) -> bytes:
-        """Seal a segment for its place.
+    def seal(self, body: bytes, row: bytes, number: int, digest: str) -> bytes:
+        """Seal a segment for its place: its row (`row_within`), and its number there.
 
         Raises:
             LedgerCorrupt: the key in the vault is not what was written.
@@ -90,9 +90,10 @@ class DataKey:
         aead = self._aead or self.aead()
         if aead is None:
             raise LedgerCorrupt(self.pause, 0, f"its {self.kind} key in the vault is not what was written")
+        place = b"".join((row, _FOUR, number.to_bytes(4, "big")))
         return aead.encrypt(_nonce(place, digest), body, place)
 
-    def open(self, sealed: bytes, place: bytes, digest: str) -> bytes:
+    def open(self, sealed: bytes, row: bytes, number: int, digest: str) -> bytes:
         """Open a segment; nothing (b"") where it, its place or its key was altered.
 
         Raises:
@@ -102,6 +103,7 @@ class DataKey:
         if self.wrapped is None:
             raise ContentErasedError(digest)
         aead = self._aead or self.aead()
+        place = b"".join((row, _FOUR, number.to_bytes(4, "big")))
         try:
             return b"" if aead is None else aead.decrypt(_nonce(place, digest), sealed, place)
         except InvalidTag:
@@ -123,8 +125,7 @@ class PauseKeys(NamedTuple):
     person: DataKey | None
 
 
-@dataclass(frozen=True, slots=True)
-class Sealing:
+class Sealing(NamedTuple):
     """The keys one append seals with, and those of them that it has to bring into the vault.
 
     Attributes:
@@ -133,7 +134,7 @@ class Sealing:
     """
 
     on: bool = False
-    keys: Mapping[int, PauseKeys] = field(default_factory=dict)
+    keys: Mapping[int, PauseKeys] = MappingProxyType({})
     made: tuple[VaultRow, ...] = ()
 
     def of(self, fact: Fact, within: bytes) -> "SegmentSeal | None":
@@ -168,7 +169,8 @@ class SegmentSeal:
         Raises:
             PauseClosed: what was said in the pause was erased, and nothing can be added.
         """
-        keys, of_person = self._keys, content.kind == "person"
+        held: Held = content.held
+        keys, of_person = self._keys, held.kind == "person"
         key = None if keys is None else keys.person if of_person else keys.content
         if key is None or key.wrapped is None:
             if of_person:
@@ -177,7 +179,7 @@ class SegmentSeal:
         if not self._row:
             fact = self._fact
             self._row = row_within(self._within, fact.originator_id, fact.originator_version, fact.topic())
-        return key.seal(body, _place(self._row, number), content.digest), key.name
+        return key.seal(body, self._row, number, content.digest), key.name
 
 
 class SegmentsOpened:
@@ -194,19 +196,22 @@ class SegmentsOpened:
         #: The row's place, the same for all of its segments, once one is opened.
         self._row = b""
 
-    def source(self, content: Content, stored: bytes) -> Callable[[], bytes]:
-        """Find how to open a segment. A key that was loaded with the row is kept by whoever holds the row."""
-        key = None if content.key is None else self._keys.get(content.key.int)
-        return lambda: self.open(content, stored, key)
+    def open(self, content: Content, stored: bytes) -> bytes:
+        """Open a segment; nothing (b"") where it, its place or its key was altered.
 
-    def open(self, content: Content, stored: bytes, key: DataKey | None) -> bytes:
-        """Open a segment; nothing (b"") where it, its place or its key was altered."""
-        found = key or self._vault.fetched(self._pause, content.key)
-        if found is None:
+        Raises:
+            ContentErasedError: its key was destroyed.
+            InteractionConfigurationError: the key that wraps its key is not here.
+        """
+        if content.key is None:
+            return b""
+        # Those that were loaded with the row are kept by whoever holds the row.
+        key = self._keys.get(content.key.int) or self._vault.fetched(self._pause, content.key)
+        if key is None:
             return b""
         if not self._row:
             self._row = row_within(self._vault.within, *self._place)
-        return found.open(stored, _place(self._row, content.segment), content.digest)
+        return key.open(stored, self._row, content.segment, content.digest)
 
 
 class Vault:
@@ -279,9 +284,9 @@ class Vault:
                     keys[key.id.int] = key
         return keys
 
-    def fetched(self, pause: str, key_id: UUID | None) -> DataKey | None:
+    def fetched(self, pause: str, key_id: UUID) -> DataKey | None:
         """Read a data key out of the vault; blocks."""
-        return None if key_id is None else self.opening(self._fetch([UUID(pause)])).get(key_id.int)
+        return self.opening(self._fetch([UUID(pause)])).get(key_id.int)
 
     def _remember(self, pause: UUID, keys: PauseKeys, now: float) -> None:
         known = self._known
@@ -450,7 +455,7 @@ def within(ledger: UUID) -> bytes:
 
 
 def row_within(ledger: bytes, stream: UUID, version: int, topic: str) -> bytes:
-    """Say which row a segment is of, for `_place` to say the rest."""
+    """Say which row a segment is of, for its number to say the rest."""
     return b"".join((ledger, _SIXTEEN, stream.bytes, _EIGHT, version.to_bytes(8, "big"), framed(topic)))
 
 
@@ -458,10 +463,6 @@ def row_within(ledger: bytes, stream: UUID, version: int, topic: str) -> bytes:
 def framed(topic: str) -> bytes:
     """Spell a topic as `length_prefixed` would: there are few of them."""
     return length_prefixed(topic)
-
-
-def _place(row: bytes, number: int) -> bytes:
-    return row + _FOUR + number.to_bytes(4, "big")
 
 
 def _nonce(place: bytes, digest: str) -> bytes:

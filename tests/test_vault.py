@@ -106,7 +106,7 @@ def vault() -> Vault:
 
 
 def place(*, number, **row):
-    return vaults._place(vaults.row_within(vaults.within(row.pop("ledger")), **row), number)
+    return vaults.row_within(vaults.within(row.pop("ledger")), **row), number
 
 
 def learned(vault: Vault, *rows) -> Vault:
@@ -122,11 +122,11 @@ def test_a_segment_opens_in_its_own_place_alone(vault, moved):
     at = {"ledger": LEDGER, "stream": PAUSE, "version": 2, "topic": "pause.withdrawn@1", "number": 0}
     other = {"ledger": OTHER_LEDGER, "stream": OTHER, "version": 3, "topic": "pause.abandoned@1", "number": 1}
     body, digest = b"s" * 16 + b"text", "0" * 64
-    shut = key.seal(body, place(**at), digest)
-    assert key.open(shut, place(**at), digest) == body
-    assert key.open(shut, place(**{**at, moved: other[moved]}), digest) == b""
-    assert sealing.keys[PAUSE.int].person.open(shut, place(**at), digest) == b""
-    assert key.open(shut, place(**at), "1" * 64) == b""
+    shut = key.seal(body, *place(**at), digest)
+    assert key.open(shut, *place(**at), digest) == body
+    assert key.open(shut, *place(**{**at, moved: other[moved]}), digest) == b""
+    assert sealing.keys[PAUSE.int].person.open(shut, *place(**at), digest) == b""
+    assert key.open(shut, *place(**at), "1" * 64) == b""
 
 
 def test_swapped_vault_rows_open_nothing(vault):
