@@ -203,10 +203,11 @@ class SegmentsOpened:
             ContentErasedError: its key was destroyed.
             InteractionConfigurationError: the key that wraps its key is not here.
         """
-        if content.key is None:
+        named = content.key
+        if named is None:
             return b""
         # Those that were loaded with the row are kept by whoever holds the row.
-        key = self._keys.get(content.key.int) or self._vault.fetched(self._pause, content.key)
+        key = self._keys.get(named.int) or self._vault.fetched(self._pause, named)
         if key is None:
             return b""
         if not self._row:
