@@ -25,7 +25,7 @@ from ..domain.presenting import Presented
 from ..domain.readings import AuditRead
 from ..domain.switches import SwitchFlipped
 from ..domain.turn import TURN_BYTES
-from .vault import CIPHER, DataKey, Sealing, SegmentSeal, SegmentsOpened, Vault, framed
+from .vault import CIPHER, DataKey, Sealing, SegmentSeal, SegmentsOpened, Vault, placed
 
 MAGIC = b"PLF1"
 DIGEST_BYTES = 32
@@ -201,7 +201,9 @@ class FactMapper(Mapper[UUID]):
         return self.encode([domain_event])[0][0]
 
     def _encode(self, fact: Fact, before: bytes, sealing: Sealing) -> tuple[StoredEvent, bytes]:
-        segments = _Writing(sealing.of(fact, self._vault.within))
+        topic = fact.topic()
+        row = placed(fact.originator_id, fact.originator_version, topic)
+        segments = _Writing(sealing.of(fact, self._vault.within + row))
         try:
             header = fact.model_dump_json(context=segments).encode()
         except PydanticSerializationError:
@@ -210,8 +212,7 @@ class FactMapper(Mapper[UUID]):
         if segments.failed is not None:
             # Raised out here: pydantic's own error hides which one it was.
             raise segments.failed
-        topic = fact.topic()
-        digest = self._digest(fact.originator_id, fact.originator_version, topic, before, header, *segments.stored)
+        digest = self._digest(row, before, header, *segments.stored)
         state = b"".join((MAGIC, digest, _u32(len(header)), header, *segments.stored))
         return StoredEvent(fact.originator_id, fact.originator_version, topic, state), digest
 
@@ -229,16 +230,17 @@ class FactMapper(Mapper[UUID]):
         position = row.id if isinstance(row, Notification) else None
         header, start = self._header(stream, version, state, position)
         pause = header.get("pause")
-        opened = SegmentsOpened(self._vault, (stream, version, row.topic), str(pause), keys)
+        place = placed(stream, version, row.topic)
+        opened = SegmentsOpened(self._vault, self._vault.within + place, str(pause), keys)
         reading = _Reading(state, start, opened)
         segments = reading.locate(header)
         if segments is None:
             raise LedgerCorrupt(stream, version, "the row's segments do not fit its header", position=position)
         digest = stored_digest(state)
         raw = state[FRONT:start]
-        whole = digest == self._digest(stream, version, row.topic, before, raw, *segments)
+        whole = digest == self._digest(place, before, raw, *segments)
         kind, fields = self._registry.read(row.topic, header, stream)
-        place = {
+        stands = {
             "originator_id": stream,
             "originator_version": version,
             "predecessor": before,
@@ -246,7 +248,7 @@ class FactMapper(Mapper[UUID]):
             "position": position,
         }
         try:
-            fact = kind.model_validate({**fields, **place}, context=reading)
+            fact = kind.model_validate({**fields, **stands}, context=reading)
         except ValidationError as unfit:
             word = any(
                 error["type"] == "literal_error" for error in unfit.errors(include_input=False, include_url=False)
@@ -320,14 +322,12 @@ class FactMapper(Mapper[UUID]):
             raise LedgerCorrupt(stream, version, "the row's header is not JSON", position=position)
         return header, start
 
-    def _digest(self, stream: UUID, version: int, topic: str, *parts: bytes) -> bytes:
+    def _digest(self, place: bytes, *parts: bytes) -> bytes:
         """Digest a row, spelled as `length_prefixed` spells it.
 
-        `parts` are its predecessor's digest, its header and its segments as stored.
+        `place` is where it is `placed`, `parts` are its predecessor's digest, its header and its segments as stored.
         """
-        # A version may have been altered into one that no row has.
-        placed = (version % (1 << 64)).to_bytes(8, "big")
-        named = [self._digested, _SIXTEEN, stream.bytes, _EIGHT, placed, framed(topic)]
+        named = [self._digested, place]
         for part in parts:
             named += (len(part).to_bytes(LENGTH_BYTES, "big"), part)
         return hashlib.sha256(b"".join(named)).digest()
@@ -342,7 +342,6 @@ def _u32(number: int) -> bytes:
     return number.to_bytes(LENGTH_BYTES, "big")
 
 
-_EIGHT, _SIXTEEN = _u32(8), _u32(16)
 _CONTENT_KEYS: Final = {"segment", "stored", "digest", "comp"}
 _NESTS: Final = (dict, list)
 

@@ -81,7 +81,7 @@ class DataKey:
         return self._name
 
     def seal(self, body: bytes, row: bytes, number: int, digest: str) -> bytes:
-        """Seal a segment for its place: its row (`row_within`), and its number there.
+        """Seal a segment for its place: its row (within its ledger), and its number there.
 
         Raises:
             LedgerCorrupt: the key in the vault is not what was written.
@@ -137,28 +137,26 @@ class Sealing(NamedTuple):
     keys: Mapping[int, PauseKeys] = MappingProxyType({})
     made: tuple[VaultRow, ...] = ()
 
-    def of(self, fact: Fact, within: bytes) -> "SegmentSeal | None":
-        """Give the seal for a fact's segments, `within` a ledger; None where they are stored as they are.
+    def of(self, fact: Fact, row: bytes) -> "SegmentSeal | None":
+        """Give the seal for the segments of a fact's row; None where they are stored as they are.
 
         What is recorded of those who run the ledger (switches, holds, erasures) is never encrypted: who erased
         something must outlive it.
         """
         if not self.on or type(fact) not in SEALED:
             return None
-        return SegmentSeal(self.keys.get(fact.pause.int), fact, within)
+        return SegmentSeal(self.keys.get(fact.pause.int), fact, row)
 
 
 class SegmentSeal:
     """Seals the segments of one row."""
 
-    __slots__ = ("_fact", "_keys", "_row", "_within")
+    __slots__ = ("_fact", "_keys", "_row")
 
-    def __init__(self, keys: PauseKeys | None, fact: Fact, within: bytes) -> None:
+    def __init__(self, keys: PauseKeys | None, fact: Fact, row: bytes) -> None:
         self._keys = keys
         self._fact = fact
-        self._within = within
-        #: The row's place; many a fact has no segment to need it.
-        self._row = b""
+        self._row = row
 
     def seal(self, content: Content, body: bytes, number: int) -> tuple[bytes, str] | None:
         """Seal a segment, and name its key. None: it is left out of the row.
@@ -176,25 +174,19 @@ class SegmentSeal:
             if of_person:
                 return None
             raise PauseClosed(self._fact.pause, "erased")
-        if not self._row:
-            fact = self._fact
-            self._row = row_within(self._within, fact.originator_id, fact.originator_version, fact.topic())
         return key.seal(body, self._row, number, content.digest), key.name
 
 
 class SegmentsOpened:
     """Opens the segments of one row, when somebody asks, by the `keys` read with it; others are read then, blocking."""
 
-    __slots__ = ("_keys", "_pause", "_place", "_row", "_vault")
+    __slots__ = ("_keys", "_pause", "_row", "_vault")
 
-    def __init__(self, vault: "Vault", place: tuple[UUID, int, str], pause: str, keys: Mapping[int, DataKey]) -> None:
+    def __init__(self, vault: "Vault", row: bytes, pause: str, keys: Mapping[int, DataKey]) -> None:
         self._vault = vault
-        #: Stream, version and topic.
-        self._place = place
+        self._row = row
         self._pause = pause
         self._keys = keys
-        #: The row's place, the same for all of its segments, once one is opened.
-        self._row = b""
 
     def open(self, content: Content, stored: bytes) -> bytes:
         """Open a segment; nothing (b"") where it, its place or its key was altered.
@@ -210,8 +202,6 @@ class SegmentsOpened:
         key = self._keys.get(named.int) or self._vault.fetched(self._pause, named)
         if key is None:
             return b""
-        if not self._row:
-            self._row = row_within(self._vault.within, *self._place)
         return key.open(stored, self._row, content.segment, content.digest)
 
 
@@ -449,20 +439,22 @@ def unwraps_some(recorder: LedgerRecorder, ring: KeyRing) -> bool:
     return any(kid is not None and ring.by_kid(kid) is not None for kid in wrapped)
 
 
-# All as `length_prefixed` would spell them, without its loop: they are needed for every segment.
+# All as `length_prefixed` would spell them, without its loop: they are needed for every row and segment.
 def within(ledger: UUID) -> bytes:
-    """Say which ledger a row is of, for `row_within` to say more."""
+    """Say which ledger a row is of; `placed` says the rest."""
     return length_prefixed(b"plv/1", ledger.bytes)
 
 
-def row_within(ledger: bytes, stream: UUID, version: int, topic: str) -> bytes:
-    """Say which row a segment is of, for its number to say the rest."""
-    return b"".join((ledger, _SIXTEEN, stream.bytes, _EIGHT, version.to_bytes(8, "big"), framed(topic)))
+def placed(stream: UUID, version: int, topic: str) -> bytes:
+    """Say which row of a ledger it is."""
+    # A version may have been altered into one that no row has.
+    numbered = (version % (1 << 64)).to_bytes(8, "big")
+    return b"".join((_SIXTEEN, stream.bytes, _EIGHT, numbered, _framed(topic)))
 
 
 @lru_cache(64)
-def framed(topic: str) -> bytes:
-    """Spell a topic as `length_prefixed` would: there are few of them."""
+def _framed(topic: str) -> bytes:
+    """Spell a topic: there are few of them."""
     return length_prefixed(topic)
 
 

@@ -106,7 +106,7 @@ def vault() -> Vault:
 
 
 def place(*, number, **row):
-    return vaults.row_within(vaults.within(row.pop("ledger")), **row), number
+    return vaults.within(row.pop("ledger")) + vaults.placed(**row), number
 
 
 def learned(vault: Vault, *rows) -> Vault:
