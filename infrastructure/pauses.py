@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
@@ -253,10 +253,8 @@ class EventSourcedPauses:
                 del self._reading[pause_id.int]
 
     async def _find(self, pause_id: UUID) -> Found:
-        snapshot = await self._load([pause_id])
-        first, altered = await self._long(
-            snapshot.rows, self._replay, pause_id, snapshot, self.vault.opening(snapshot.keys)
-        )
+        snapshot, keys = await self._load([pause_id])
+        first, altered = await self._long(snapshot.rows, self._replay, pause_id, snapshot, keys)
         if first is None:
             return Found(None, snapshot.epoch, {})
         members = [call.pause for call in first.paused.round.calls if call.pause is not None]
@@ -266,8 +264,8 @@ class EventSourcedPauses:
         ordered = [lead, *(member for member in members if member != lead)]
         if pause_id not in ordered:
             raise LedgerCorrupt(pause_id, 1, "the pause is not among those of its round")
-        snapshot = await self._load(ordered)
-        return await self._long(snapshot.rows, self._find_round, ordered, snapshot)
+        snapshot, keys = await self._load(ordered)
+        return await self._long(snapshot.rows, self._find_round, ordered, snapshot, keys)
 
     async def append(self, facts: Sequence[Fact]) -> tuple[Fact, ...]:
         """Append all or none.
@@ -378,7 +376,8 @@ class EventSourcedPauses:
 
     async def chained(self, stream: UUID) -> list[Fact]:
         """Read a whole stream as facts, as far as they can be read."""
-        facts, _ = self._decode(stream, (await self._load([stream])).rows)
+        snapshot, _ = await self._load([stream])
+        facts, _ = self._decode(stream, snapshot.rows)
         return facts
 
     async def renew(self, lead: UUID, fence: int, seconds: int) -> bool:
@@ -394,10 +393,10 @@ class EventSourcedPauses:
         Raises:
             LedgerCorrupt: a row is not what was written.
         """
-        snapshot = await self._load(streams)
+        snapshot, keys = await self._load(streams)
         if keys_of:
-            snapshot = replace(snapshot, keys=[*snapshot.keys, *await self._streams.vault(keys_of)])
-        return await self._long(snapshot.rows, self._tell, streams, snapshot)
+            keys |= self.vault.opening(await self._streams.vault(keys_of))
+        return await self._long(snapshot.rows, self._tell, streams, snapshot, keys)
 
     def facts(self, *, gt: int = 0) -> Iterator[Fact | LedgerTooNew | LedgerCorrupt]:
         """Walk the whole log; what cannot be read comes as the error that says why. Blocks."""
@@ -436,25 +435,24 @@ class EventSourcedPauses:
         await self._refusals.ended()
         await self._streams.close()
 
-    async def _load(self, streams: Sequence[UUID]) -> Snapshot:
+    async def _load(self, streams: Sequence[UUID]) -> tuple[Snapshot, dict[int, DataKey]]:
         asked = time.monotonic()
         snapshot = await self._streams.load(streams)
         self._clock.correct(snapshot.now, asked)
         self._epoch = snapshot.epoch
-        self.vault.learn(streams, snapshot.keys)
+        keys = self.vault.learn(streams, snapshot.keys)
         for stream in streams:
             if stream.int in self._written:
                 # What the store says now counts: it may have been set back to an earlier state.
                 self._written[stream.int] = sum(row.originator_id == stream for row in snapshot.rows)
-        return snapshot
+        return snapshot, keys
 
     async def _long(self, rows: Sequence[StoredEvent], function: Callable[..., T], *args: object) -> T:
         if sum(len(row.state) for row in rows) > LONG:
             return await self._run(function, *args)
         return function(*args)
 
-    def _find_round(self, ordered: list[UUID], snapshot: Snapshot) -> Found:
-        keys = self.vault.opening(snapshot.keys)
+    def _find_round(self, ordered: list[UUID], snapshot: Snapshot, keys: Mapping[int, DataKey]) -> Found:
         replayed = {member: self._replay(member, snapshot, keys) for member in ordered}
         missing = next((member for member, (pause, _) in replayed.items() if pause is None), None)
         if missing is not None:
@@ -496,9 +494,8 @@ class EventSourcedPauses:
             facts.append(decoded.fact)
         return facts, tuple(altered)
 
-    def _tell(self, streams: Sequence[UUID], snapshot: Snapshot) -> tuple[Fact, ...]:
+    def _tell(self, streams: Sequence[UUID], snapshot: Snapshot, keys: Mapping[int, DataKey]) -> tuple[Fact, ...]:
         told: list[Fact] = []
-        keys = self.vault.opening(snapshot.keys)
         for stream in streams:
             facts, altered = self._decode(stream, snapshot.rows, keys)
             if altered:

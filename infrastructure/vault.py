@@ -124,6 +124,10 @@ class PauseKeys(NamedTuple):
     content: DataKey | None
     person: DataKey | None
 
+    def opening(self) -> list[tuple[int, DataKey]]:
+        """Name each by the number of its id."""
+        return [(key.id.int, key) for key in (self.content, self.person) if key is not None]
+
 
 class Sealing(NamedTuple):
     """The keys one append seals with, and those of them that it has to bring into the vault.
@@ -232,18 +236,22 @@ class Vault:
 
     # Knowing
 
-    def learn(self, pauses: Iterable[UUID], rows: Sequence[VaultRow]) -> None:
-        """Take over what a read of the vault found about these pauses, and that it found nothing of the others."""
+    def learn(self, pauses: Iterable[UUID], rows: Sequence[VaultRow]) -> dict[int, DataKey]:
+        """Take over what a read of the vault found about these pauses, and that it found nothing of the others.
+
+        Returns:
+            The data keys found, by the numbers of their ids; those known are not unwrapped again.
+        """
+        opening: dict[int, DataKey] = {}
+        if self._ring is None and not rows:
+            return opening
         found = {row.pause.int: row for row in rows}
-        if self._ring is None and not found:
-            return
         now = monotonic()
         for pause in pauses:
-            row, known = found.get(pause.int), self._known.get(pause.int)
-            same = known is not None and known[1].row == row
-            # The row as it was read now: whoever compares the two next need not look into them.
-            keys = PauseKeys(row, *known[1][1:]) if known is not None and same else self._keys(pause, row)
+            keys = self._of(pause, found.get(pause.int))
             self._remember(pause, keys, now)
+            opening.update(keys.opening())
+        return opening
 
     def keep(self, sealing: Sealing) -> None:
         """Take over the keys of an append that stands."""
@@ -265,19 +273,16 @@ class Vault:
             self._contested.pop()
 
     def opening(self, rows: Iterable[VaultRow]) -> dict[int, DataKey]:
-        """Give the data keys of rows just read, by the numbers of their ids; those known are not unwrapped again."""
-        keys: dict[int, DataKey] = {}
-        for row in rows:
-            known = self._known.get(row.pause.int)
-            held = known[1] if known is not None and known[1].row == row else self._keys(row.pause, row)
-            for key in (held.content, held.person):
-                if key is not None:
-                    keys[key.id.int] = key
-        return keys
+        """Give the data keys of rows just read, as `learn` does, and remember nothing of them."""
+        return {number: key for row in rows for number, key in self._of(row.pause, row).opening()}
 
     def fetched(self, pause: str, key_id: UUID) -> DataKey | None:
         """Read a data key out of the vault; blocks."""
         return self.opening(self._fetch([UUID(pause)])).get(key_id.int)
+
+    def _of(self, pause: UUID, row: VaultRow | None) -> PauseKeys:
+        known = self._known.get(pause.int)
+        return known[1] if known is not None and known[1].row == row else self._keys(pause, row)
 
     def _remember(self, pause: UUID, keys: PauseKeys, now: float) -> None:
         known = self._known
