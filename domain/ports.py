@@ -24,11 +24,13 @@ class Found:
         round: The pause's whole round; None where the pause is not in this store.
         epoch: The ledger's epoch.
         altered: By stream, the versions whose rows are not what was written.
+        readable: The pauses whose turn was read back since; many attempts may be judged by one read.
     """
 
     round: Round | None
     epoch: int
     altered: Mapping[UUID, tuple[int, ...]]
+    readable: set[UUID] = field(default_factory=set, repr=False, compare=False)
 
     def require_whole(self, *, beside: UUID | None = None) -> None:
         """Build nothing on rows that are not what was written; `beside` is a stream that is judged elsewhere.

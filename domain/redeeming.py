@@ -164,7 +164,8 @@ class Redemption:
         if self.require_turn or not self.consumes:
             if not _same_turn(found.round.lead.paused, opened):
                 raise TurnMismatch(pause.id)
-            await self._read_turn(found, pause)
+            if self._needs_turn(found, pause):
+                await self._read_turn(found, pause)
         found.require_whole(beside=pause.id)
         return self._decide(opened, found, stamp)
 
@@ -214,6 +215,12 @@ class Redemption:
         assert found.round is not None  # noqa: S101 - step 3 judged it
         if self._turn is None:
             self._turn = await read_turn(self.services, found.round.lead, pause.id)
+            found.readable.add(pause.id)
+
+    def _needs_turn(self, found: Found, pause: Pause) -> bool:
+        """Nobody is given the turn of a pause that is over: that it can be read is enough, and one reads it for all."""
+        over = pause.consumed or pause.withdrawn
+        return self._kept(pause) or not over or pause.id not in found.readable
 
     def _decide(self, opened: Opened, found: Found, stamp: Stamp) -> list[PauseFact]:
         round_ = found.round

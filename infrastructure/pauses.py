@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
@@ -32,6 +32,7 @@ from .executor import Executor
 from .keys import KeyRing
 from .mapper import NO_KEYS, NO_PREDECESSOR, FactMapper, Registry, Written, stored_digest
 from .refusals import RefusalStreams
+from .shared_reads import SharedReads
 from .store import LedgerFactory, LedgerRecorder, Snapshot, StreamConflict, VaultRow
 from .vault import SEALED, DataKey, Sealing, Vault
 
@@ -41,8 +42,6 @@ T = TypeVar("T")
 LONG = 256 * 1024
 #: Whoever finds a pause that somebody here is just writing to waits so long for that (seconds).
 BRIEFLY = 0.2
-#: A pause is read so many times at most while others here write to it.
-REREADS = 3
 #: Of so many streams that were written here the end is remembered, so that the store need not be asked for it.
 REMEMBERED = 1024
 
@@ -183,9 +182,10 @@ class EventSourcedPauses:
         self._clock = StoreClock()
         self._epoch = epoch
         self._loop: asyncio.AbstractEventLoop | None = None
-        # By numbers: ids are hashed by a method of their own, which takes longer than all the rest of a look.
-        self._reading: dict[int, _Reading] = {}
+        self._shared = SharedReads(self._settled, self._find)
+        # By the numbers of streams: ids are hashed by a method of their own, slower than all the rest of a look.
         self._appending: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._newest_append: dict[int, asyncio.Future[None]] = {}
         self._written: OrderedDict[int, int] = OrderedDict()
         self._refusals = RefusalStreams(self)
 
@@ -221,36 +221,23 @@ class EventSourcedPauses:
         found, it would only lose, and be judged once more.
         """
         self.stay()
-        found = await self._shared(pause_id)
+        found = await self._shared.find(pause_id)
         ahead = self._ahead_of(found, pause_id)
         if ahead is None:
             return found
         written, _ = await asyncio.wait([ahead], timeout=BRIEFLY)
-        return await self._shared(pause_id) if written else found
+        return await self._shared.find(pause_id) if written else found
+
+    async def _settled(self, pause_id: UUID) -> None:
+        """Wait, briefly, while somebody here writes to a pause: a read would be outdated as soon as it is told."""
+        under_way = self._newest_append.get(pause_id.int)
+        if under_way is not None:
+            await asyncio.wait([under_way], timeout=BRIEFLY)
 
     def _ahead_of(self, found: Found, pause_id: UUID) -> "asyncio.Future[None] | None":
         if not self._appending or found.round is None:
             return None
         return self._appending.get((pause_id.int, found.round.of(pause_id).version + 1))
-
-    async def _shared(self, pause_id: UUID) -> Found:
-        reading = self._reading.setdefault(pause_id.int, _Reading())
-        wanted = reading.begun + 1
-        reading.askers += 1
-        try:
-            async with reading.lock:
-                # What was read before somebody here wrote is told only where they write without end.
-                for _ in range(REREADS):
-                    if reading.answers(wanted):
-                        break
-                    reading.begun, written = reading.begun + 1, reading.written
-                    reading.found = (reading.begun, written, await self._find(pause_id))
-                assert reading.found is not None  # noqa: S101 - it was just read
-                return reading.found[2]
-        finally:
-            reading.askers -= 1
-            if not reading.askers:
-                del self._reading[pause_id.int]
 
     async def _find(self, pause_id: UUID) -> Found:
         snapshot, keys = await self._load([pause_id])
@@ -289,6 +276,7 @@ class EventSourcedPauses:
             raise VersionConflict(f"stream {facts[0].originator_id} went on")
         ended = asyncio.get_running_loop().create_future()
         self._appending |= dict.fromkeys(places, ended)
+        self._newest_append |= dict.fromkeys([stream for stream, _ in places], ended)
         try:
             appended = await self._append(facts, written or await self._encoded(facts))
             self._remember(places)
@@ -296,8 +284,9 @@ class EventSourcedPauses:
             ended.set_result(None)
             for place in places:
                 self._appending.pop(place, None)
-                if place[0] in self._reading:
-                    self._reading[place[0]].written += 1
+                self._shared.wrote(place[0])
+                if self._newest_append.get(place[0]) is ended:
+                    del self._newest_append[place[0]]
         return appended
 
     def stay(self) -> None:
@@ -502,21 +491,3 @@ class EventSourcedPauses:
                 raise LedgerCorrupt(stream, altered[0], "the row is not what was written")
             told += facts
         return tuple(told)
-
-
-@dataclass(slots=True)
-class _Reading:
-    """The reads of one pause: how many began, how many appends ended here, what the last read found, how many wait.
-
-    What was found stands behind the number of its read and how many appends had ended when that began.
-    """
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    begun: int = 0
-    written: int = 0
-    found: tuple[int, int, Found] | None = None
-    askers: int = 0
-
-    def answers(self, wanted: int) -> bool:
-        """Tell whether what was found began late enough, and nobody here wrote since."""
-        return self.found is not None and self.found[0] >= wanted and self.found[1] == self.written
