@@ -1,5 +1,6 @@
 """Exports evidence bundles: rows, proofs and a head for an auditor's machine, and the same told for people."""
 
+import contextlib
 import csv
 import hashlib
 import json
@@ -377,9 +378,12 @@ def _contents(fact: Fact | None) -> list[dict[str, Any]]:
     """Tell what people wrote, with its salt: SHA-256 over salt and text is the digest in the header."""
     told = []
     for one in contents_of(fact):
-        body = one.body() if one.intact else None
-        text = None if body is None else body[SALT_BYTES:].decode(errors="replace")
-        salt = None if body is None else body[:SALT_BYTES].hex()
+        salt = text = None
+        if one.intact:
+            body = one.body()
+            # What is no UTF-8 was written by nobody's product, and as a text would not fit its digest.
+            with contextlib.suppress(UnicodeDecodeError):
+                text, salt = body[SALT_BYTES:].decode(), body[:SALT_BYTES].hex()
         told.append({"digest": one.digest, "media_type": one.media_type, "salt": salt, "text": text})
     return told
 

@@ -5,7 +5,8 @@
 Needs Python 3.11 and `cryptography`. Where it ends with 0, it has proved: every row in the bundle is, bit for bit, what
 stood in the ledger when the head was signed; the rows of a stream in `facts.jsonl`, where every row of a pause has to
 stand, follow each other with none left out between; and, with `--head`, the bundle's log begins with the log of the
-head you kept. It does not prove that no row is left out at the end of a stream, nor that what was written was true.
+head you kept; and every text in `contents` is what was written. It does not prove that no row is left out at the
+beginning or the end of a stream, nor any `sentence`, nor that what was written was true.
 Formats: docs/evidence.md and docs/facts.md of pauseledger; RFC 9162, section 2.1; C2SP signed-note, tlog-checkpoint,
 tlog-proof. It shares no line with what made the bundle.
 """
@@ -156,9 +157,19 @@ def digest_of(row: Row, ledger: UUID) -> bytes:
         parts.append(state[start : start + one["stored"]])
         start += one["stored"]
     found = sha(*(len(part).to_bytes(4, "big") + part for part in parts))
+    for told in row.get("contents") or ():
+        must_be_of(told, contents(header))
     if start != len(state) or found != state[4:36] or (row["version"] == 1 and any(bytes.fromhex(row["before"]))):
         raise Wrong("it is not what was written, or not at its place")
     return found
+
+
+def must_be_of(told: Row, named: list[Row]) -> None:
+    """Hold a text that is told in clear against its digest, which the header names. None is told where it was erased."""
+    if told["digest"] not in [one["digest"] for one in named]:
+        raise Wrong("a text is told that it does not name")
+    if told["text"] is not None and sha(bytes.fromhex(told["salt"]), told["text"].encode()).hex() != told["digest"]:
+        raise Wrong("a text that is told is not what was written")
 
 
 def by_proof(text: str, index: int, digest: bytes, under: tuple[str, Tree]) -> None:
@@ -227,6 +238,8 @@ def verify(bundle: Path, public_key: str, kept: str | None = None) -> tuple[list
             where = ", ".join(f"{name} {row.get(name)}" for name in ("leaf_index", "position", "stream", "version"))
             faults.append(f"{file} line {number}, {where}: {wrong or type(wrong).__name__}")
     whole = f"{rows} rows of {len(followers)} streams, {alone} by a proof each, under a head of {tree[0]} leaves"
+    if cut := sum(followers[stream][0] > 1 for stream in chained):
+        whole += f"; streams not told from their beginning: {cut}"
     return [*faults, *damaged(bundle)], whole
 
 

@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,26 @@ def test_what_the_page_links_to_is_there():
         assert not path or (ROOT / "docs" / path).exists(), target
         headings = [re.sub(r"[^a-z0-9 -]", "", line.lower()).strip().replace(" ", "-") for line in PAGE.splitlines()]
         assert not heading or heading in headings, target
+
+
+def test_an_auditor_with_a_bundle_alone_verifies_it_and_finds_what_was_shown(pause, tmp_path, capsys):
+    page = tmp_path / "page-as-shown.html"
+    page.write_bytes(b"<p>Ship it?</p>")
+    commands = [
+        ["present", str(pause.pause_id), "--operator", "olga", "--to", "maria", "--rendering", str(page)],
+        ["export", "--tenant", "acme", "--content", "--seal", "--no-report", "--out", str(tmp_path / "evidence")],
+        ["keys", "log"],
+    ]
+    assert [run(command) for command in commands] == [0, 0, 0]
+    (tmp_path / "public-key.txt").write_text(capsys.readouterr().out.splitlines()[-1])
+    shell = re.search(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1].replace("python3", shlex.quote(sys.executable))
+    done = subprocess.run(
+        ["bash", "-ec", shell], cwd=tmp_path / "evidence", check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ok  verified ")
+    assert 'person ""maria"" (claimed) was shown the question by person ""olga""' in done.stdout
+    digest = done.stdout.splitlines()[-1].split()[0]
+    facts = map(json.loads, (tmp_path / "evidence" / "facts.jsonl").read_text().splitlines())
+    [shown] = [fact for fact in facts if fact["topic"].startswith("pause.presented")]
+    assert digest in [one["text"] for one in shown["contents"]]

@@ -491,3 +491,22 @@ def test_a_row_sealed_late_stands_behind_the_others_and_is_proved(tmp_path):
     assert verify.verify(tmp_path / "bundle", key)[0] == []
     positions = [fact["position"] for fact in lines(tmp_path / "bundle")]
     assert positions != sorted(positions)
+
+
+@pytest.mark.parametrize("harm", ["the answer", "an erased text told anew", "no salt"])
+def test_a_text_that_is_not_what_was_written_is_found_also_where_the_sums_were_made_anew(made, whole, tmp_path, harm):
+    bundle = Path(shutil.copytree(whole, tmp_path / "bundle"))
+    assert verify.verify(bundle, made.key)[0] == []
+    rows = lines(bundle)
+    standing = harm != "an erased text told anew"
+    where = next(
+        at for at, row in enumerate(rows) if any((one["text"] is not None) == standing for one in row["contents"])
+    )
+    one = next(one for one in rows[where]["contents"] if (one["text"] is not None) == standing)
+    one |= (
+        {"salt": None} if harm == "no salt" else {"salt": one["salt"] or "00" * 16, "text": "Somebody else said this."}
+    )
+    (bundle / "facts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (bundle / "SHA256SUMS").unlink()
+    [fault] = verify.verify(bundle, made.key)[0]
+    assert fault.startswith(f"facts.jsonl line {where + 1}, leaf_index {rows[where]['leaf_index']}, ")
