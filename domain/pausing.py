@@ -395,7 +395,8 @@ def _judge_command(command: PauseCommand) -> None:
     require_stated(command.axes)
     for name in ("opens_in", "closes_in", "occurrence"):
         if not isinstance(getattr(command, name), int) or isinstance(getattr(command, name), bool):
-            raise PauseRejected("window_invalid", f"{name} must be a whole number")
+            of = "" if name == "occurrence" else " of seconds"
+            raise PauseRejected("window_invalid", f"{name} must be a whole number{of}")
     if not 0 <= command.opens_in < command.closes_in <= LONGEST_WINDOW:
         raise PauseRejected("window_invalid", f"want 0 <= opens_in < closes_in <= {LONGEST_WINDOW} seconds")
     if not 0 <= command.occurrence < OCCURRENCES:

@@ -16,6 +16,7 @@ from ..domain.commands import Actor, PresentCommand
 from ..domain.errors import InteractionConfigurationError
 from ..domain.facts import rfc3339
 from ..domain.governing import Governed
+from ..domain.interactions import APPROVAL, ASK_USER
 from ..domain.sentences import tell_all
 from ..domain.turn import TURN_BYTES
 from .cli_inputs import Inputs, Named, Place, Where, grouped, unfit_in
@@ -119,9 +120,16 @@ def policy(
 
     done = asyncio.run(inside())
     standing = None if done.policy is None else done.policy.model_dump(mode="json")
+    known = sorted({ASK_USER, APPROVAL, *(one.name for one in where.settings().interactions)})
     shape = {"outcome": "governed", "interaction": interaction, "policy": standing, "changed": not done.existing}
     says = "no policy" if done.policy is None else f"policy {done.policy.name} revision {done.policy.revision}"
-    return Outcome(shape, [f"{interaction} {'was already' if done.existing else 'is now'} under {says}"])
+    lines = [f"{interaction} {'was already' if done.existing else 'is now'} under {says}"]
+    if interaction not in known:
+        # A policy may come before the process that knows its interaction; a mistyped one would be in force for nothing.
+        lines.append(
+            f"note    no interaction {interaction} is known here ({', '.join(known)}); --interactions names more"
+        )
+    return Outcome({**shape, "known": interaction in known}, lines)
 
 
 @authority.command()

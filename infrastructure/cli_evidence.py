@@ -34,7 +34,7 @@ from .notary import AnchorsSilent, Notary
 from .notes import Checkpoint, Verifier, hashes_as_text
 from .patient import read_patiently
 from .readings import record_reading
-from .sealed import NO_HEAD, SignedHead, sealed_rows
+from .sealed import NO_HEAD, SealedRows, SignedHead, sealed_rows
 from .sealer import Sealing, prove_consistency
 from .sealer import prove as prove_leaf
 from .settings import KEYS_VARIABLE, keys_directory, store_url
@@ -146,8 +146,7 @@ def head(
         found = Checkpoint.of(newest.checkpoint)
         path: list[bytes] | None = None
         if since is not None:
-            older = Checkpoint.of(text_in(since))
-            path = prove_consistency(opened.rows, older, found)
+            path = _since(opened.rows, since, found)
     shape = {
         "outcome": "head",
         "origin": found.origin,
@@ -160,6 +159,13 @@ def head(
         return Outcome(shape, newest.checkpoint.splitlines())
     lines = hashes_as_text(path).splitlines()
     return Outcome({**shape, "consistency": lines}, [*newest.checkpoint.splitlines(), "", *lines])
+
+
+def _since(rows: SealedRows, kept: Path, newest: Checkpoint) -> list[bytes]:
+    try:
+        return prove_consistency(rows, Checkpoint.of(text_in(kept)), newest)
+    except Unproved as broken:
+        raise Unproved(f"{broken} (kept in {kept})") from None
 
 
 @evidence.command()

@@ -315,7 +315,7 @@ def _refusal(error: Refusal) -> dict[str, Any]:
 
 def misused(says: str) -> Outcome:
     """Tell of a command line that cannot be read. What looks like a token is not repeated, nor are words left over."""
-    said = _TOKEN.sub("plp...", says)
+    said = _TOKEN.sub("plp...", says).removesuffix(".")
     if "unexpected extra argument" in said:
         said = "there are more arguments than the command takes; put what holds blanks in quotes"
     return Outcome({"outcome": "usage", "says": said}, [f"{said}; see --help"])

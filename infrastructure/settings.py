@@ -91,7 +91,16 @@ class LedgerSettings:
 
 
 def store_url(given: str | None) -> str:
-    """Tell which store is meant: the one given, what `PAUSELEDGER_STORE` names, or a file of the user's."""
+    """Tell which store is meant: the one given, what `PAUSELEDGER_STORE` names, or a file of the user's.
+
+    Raises:
+        InteractionConfigurationError: an empty text was given, as a shell does for a variable that is not set.
+    """
+    if given == "":
+        raise InteractionConfigurationError(
+            "the store given is an empty text, as of a variable that is not set; name a store, or leave it out for the"
+            " file in the user's data directory"
+        )
     named = given or os.environ.get(STORE_VARIABLE)
     return named or f"sqlite:///{quote(str(Path(platformdirs.user_data_dir(APPLICATION)) / 'ledger.db'))}"
 

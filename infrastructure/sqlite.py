@@ -25,7 +25,7 @@ except ImportError:  # Windows: its writers take turns by SQLite's lock alone.
 
 from eventsourcing.persistence import ApplicationRecorder, IntegrityError, Notification, StoredEvent, Subscription
 
-from ..domain.errors import SettingsCorrupt, StoreUnavailable
+from ..domain.errors import InteractionConfigurationError, SettingsCorrupt, StoreUnavailable
 from .store import (
     EPOCHS,
     HEADER_BYTES,
@@ -336,6 +336,7 @@ class SQLiteRecorder(LedgerRecorder):
         """Make the file and the tables where they are missing; bring older tables over."""
         with self._told(), self._turn():
             self._make_file()
+            self._require_room()
             connection = self._connect()
             try:
                 return _make_tables(connection)
@@ -532,6 +533,7 @@ class SQLiteRecorder(LedgerRecorder):
     def _open(self) -> sqlite3.Connection:
         if self._create:
             self._make_file()
+            self._require_room()
         elif self._file is None:
             self._require_tables()
         connection = self._connect()
@@ -550,6 +552,24 @@ class SQLiteRecorder(LedgerRecorder):
                 raise StoreUnavailable(
                     f"there is no ledger in {self._path}; name the file you mean, or make one by `pauseledger migrate`"
                 )
+
+    def _require_room(self) -> None:
+        """Change nothing, likewise, of a file in which somebody else's tables bear the names of a ledger's.
+
+        Raises:
+            InteractionConfigurationError: they do.
+        """
+        if self._file is not None:
+            return
+        with closing(sqlite3.connect(self._uri, uri=True, timeout=self._busy_timeout)) as connection:
+            # In one statement: of several first starts another may make the tables in between.
+            there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        taken = sorted(there & _tables().keys())
+        if taken and "ledger" not in there:
+            raise InteractionConfigurationError(
+                f"{self._path} is another program's: it holds {', '.join(taken)}, as eventsourcing's own applications"
+                " do, and no ledger; give the ledger a file of its own"
+            )
 
     def _make_file(self) -> None:
         try:

@@ -165,7 +165,7 @@ def digest_of(row: Row, ledger: UUID) -> bytes:
 
 
 def must_be_of(told: Row, named: list[Row]) -> None:
-    """Hold a text that is told in clear against its digest, which the header names. None is told where it was erased."""
+    """Hold a text that is told in clear against its digest, which the header names; an erased one is not told."""
     if told["digest"] not in [one["digest"] for one in named]:
         raise Wrong("a text is told that it does not name")
     if told["text"] is not None and sha(bytes.fromhex(told["salt"]), told["text"].encode()).hex() != told["digest"]:

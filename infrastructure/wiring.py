@@ -181,12 +181,15 @@ class Ledger:
 
         Raises:
             InteractionConfigurationError: the log key is not safe where it is, or (with `make_key`) it is not there any
-                more and heads signed by it are.
+                more and heads signed by it are; or there is none, and heads are to be kept in anchors.
         """
         services, settings = self._open_or_say()[2], self._settings
-        sealer = Sealer(
-            sealed_rows(self.recorder), origin_of(services.identity.ledger_id), self._signer(make_key=make_key)
-        )
+        signer = self._signer(make_key=make_key)
+        if signer is None and settings.anchors:
+            raise InteractionConfigurationError(
+                "no head would be kept outside: there is no log key to sign one with; `pauseledger keys log` makes one"
+            )
+        sealer = Sealer(sealed_rows(self.recorder), origin_of(services.identity.ledger_id), signer)
         return Notary(sealer, settings.anchors, services.journal, anchor_seconds=settings.anchor_seconds)
 
     def _signer(self, *, make_key: bool = False) -> Signer | None:
@@ -418,7 +421,7 @@ def open_ledger(store: str | None = None, settings: LedgerSettings | None = None
     Without `store`, what `PAUSELEDGER_STORE` names, else a SQLite file in the user's data directory. SQLite files are
     made on first use; a PostgreSQL ledger is made by `pauseledger migrate`.
 
-    Raises (on entering it):
+    Raises (on entering it; for an empty `store` at once):
         InteractionConfigurationError: the store or the keys are not configured so that they could work.
         StoreUnavailable: the store could not speak.
         LedgerTooNew: its tables belong to a newer version.
@@ -496,9 +499,9 @@ def sqlite_path(url: str) -> Path:
         raise InteractionConfigurationError(
             "a SQLite store's URL has no query and no fragment; write `?` as %3F and `#` as %23 in a path"
         )
-    if parts.netloc or not path:
+    if not url.startswith("sqlite:///") or not path:
         raise InteractionConfigurationError(
-            "a SQLite store is `sqlite:///relative/path` or `sqlite:////absolute/path`; the path is missing"
+            "a SQLite store is `sqlite:///relative/path` or `sqlite:////absolute/path`, with three or four slashes"
         )
     return Path(path)
 

@@ -1,0 +1,134 @@
+"""What newcomers stumbled over: a store that is not the one they meant, and commands that promised what did not happen."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from uuid import uuid4
+
+import pytest
+from eventsourcing.application import Application
+from eventsourcing.domain import Aggregate
+from pauseledger import InteractionConfigurationError, LedgerSettings, open_ledger
+from pauseledger.infrastructure.anchors import anchor_of
+from pauseledger.infrastructure.cli import run
+from pauseledger.infrastructure.keys import KeyFile
+from pauseledger.infrastructure.stories import asked
+
+
+@pytest.fixture
+def pl(tmp_path, monkeypatch, capsys):
+    """Run a command, and give its exit code, output and complaint."""
+    for name in ("PAUSELEDGER_KEYS", "PAUSELEDGER_VAULT_KEYS", "PAUSELEDGER_LOG_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PAUSELEDGER_STORE", f"sqlite:///{tmp_path / 'ledger.db'}")
+    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments):
+        capsys.readouterr()
+        code = run([str(one) for one in arguments])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:ledger.db", "sqlite:/ledger.db", "sqlite://ledger.db", "sqlite:///", "sqlite:"]
+)
+def test_a_url_with_too_few_slashes_is_no_other_files(pl, tmp_path, url):
+    for command in ("migrate", "lag"):
+        code, out, said = pl(command, "--store", url)
+        assert (code, out) == (2, "")
+        assert "with three or four slashes" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_an_empty_text_is_not_the_users_own(pl, tmp_path):
+    for command in (("migrate",), ("open", "--all-tenants"), ("restored",)):
+        code, out, said = pl(*command, "--store", "")
+        assert (code, out) == (2, "")
+        assert "as of a variable that is not set" in said
+    with pytest.raises(InteractionConfigurationError, match="empty text"):
+        open_ledger("")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Order(Aggregate):
+    """An aggregate of the host's own."""
+
+
+def test_an_eventsourcing_application_and_a_ledger_do_not_share_a_sqlite_file(pl, tmp_path):
+    path = tmp_path / "ledger.db"
+    with Application(env={"PERSISTENCE_MODULE": "eventsourcing.sqlite", "SQLITE_DBNAME": str(path)}) as orders:
+        orders.save(Order())
+    before = path.read_bytes()
+
+    async def opened():
+        async with open_ledger(f"sqlite:///{path}", LedgerSettings(keys_directory=tmp_path / "keys")) as ledger:
+            await asked(ledger)
+
+    with pytest.raises(InteractionConfigurationError, match="holds stored_events.* give the ledger a file of its own"):
+        asyncio.run(opened())
+    code, _, said = pl("migrate")
+    assert (code, f"{path} is another program's" in said) == (2, True)
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_moves_into_a_file_that_holds_other_tables_alone(pl, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as host:
+        host.execute("CREATE TABLE tickets (pause TEXT)")
+    assert pl("migrate")[0] == 0
+    assert pl("check")[0] == 0
+
+
+def test_no_anchor_is_promised_a_head_that_nothing_signs(pl, pg_dsn, tmp_path):
+    KeyFile(tmp_path / "keys").create()
+    url = f"file://{tmp_path / 'head.txt'}"
+    settings = LedgerSettings(keys_directory=tmp_path / "keys", anchors=[anchor_of(url)])
+
+    async def followed():
+        async with open_ledger(pg_dsn, settings) as ledger:
+            await asked(ledger)
+            async with ledger.follow():
+                pass
+
+    with pytest.raises(InteractionConfigurationError, match="`pauseledger keys log` makes one"):
+        asyncio.run(followed())
+    code, out, said = pl("seal", "--anchor", url, "--every", "60", "--store", pg_dsn)
+    assert (code, out, "there is no log key" in said) == (2, "", True)
+    assert pl("keys", "log", "--store", pg_dsn)[0] == 0
+    assert pl("seal", "--anchor", url, "--store", pg_dsn)[0] == 0
+    assert (tmp_path / "head.txt").exists()
+
+
+def test_a_kept_head_that_is_none_is_named(pl, tmp_path):
+    async def story():
+        async with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
+            await asked(ledger)
+
+    asyncio.run(story())
+    assert pl("seal")[0] == 0
+    (tmp_path / "kept").write_text("no head")
+    code, _, said = pl("head", "--since", "kept")
+    assert (code, "(kept in kept)" in said) == (5, True)
+
+
+def test_a_policy_for_an_interaction_that_nobody_knows_is_put_in_force_with_a_note(pl, tmp_path):
+    (tmp_path / "rules.json").write_text('{"name": "two", "quorum": 2}')
+    assert pl("migrate")[0] == 0
+    told = {one: pl("policy", one, "--rules", "rules.json", "--operator", "o")[1] for one in ("aproval", "approval")}
+    assert "no interaction aproval is known here (approval, ask_user)" in told["aproval"]
+    assert "note" not in told["approval"]
+
+
+def test_what_is_missing_of_a_command_is_told_without_a_stop_in_mid_sentence(pl):
+    assert pl("switch", "run", "--operator", "o")[2] == "Missing option '--on'; see --help\n"
+
+
+def test_a_window_that_is_no_number_is_told_its_unit(pl, tmp_path):
+    async def story():
+        async with open_ledger("memory:") as ledger:
+            await asked(ledger, closes_in=1.5, idempotency_key=str(uuid4()))
+
+    with pytest.raises(Exception, match="closes_in must be a whole number of seconds"):
+        asyncio.run(story())
