@@ -65,7 +65,7 @@ async def test_a_question_is_listed_shown_and_answered_once(stage, page, browser
     other = {"answers": [{"question_id": "q1", "selections": ["Bob"]}]}
     second = await browser.post(path, json=other)
     assert (second.status_code, second.json()["reason"]) == (409, "already_answered")
-    assert "maria" in second.json()["says"]
+    assert second.json()["by"] == "maria"
     await page["app"].state.ledger.views.catch_up()
     assert (await browser.get("/questions")).json() == []
     assert (await browser.get(path)).status_code == 404
@@ -91,7 +91,17 @@ async def test_nobody_and_another_tenant_get_nothing(stage, page, browser, monke
     foreign = await browser.post(path, json=ANSWER)
     assert (foreign.status_code, foreign.json()["reason"]) == (404, "scope_mismatch")
     assert (await browser.post(f"{path[:-12]}000000000000", json=ANSWER)).status_code == 404
-    assert (await browser.post(path, content=b"{")).status_code == 400
+    json = {"content-type": "application/json; charset=utf-8"}
+    assert (await browser.post(path, content=b"{", headers=json)).status_code == 400
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
+async def test_a_form_on_a_strangers_page_answers_nothing(stage, page, browser, kind):
+    path = await put(stage, page, approve(routing=FOR_MARIA, turn=turn(said="pay")))
+    before = stage.count()
+    headers = {"content-type": kind} if kind else {}
+    posted = await browser.post(path, content=b'{"decision": "approve"}', headers=headers)
+    assert (posted.status_code, stage.count()) == (415, before)
 
 
 def test_every_refusal_has_a_status_and_no_other_is_named(page):
