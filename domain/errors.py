@@ -396,11 +396,12 @@ class PauseRejected(LedgerError):
 
     Attributes:
         name: What is wrong, a fixed word such as `duplicate_key` or `turn_too_large`.
+        says: The same as a sentence.
     """
 
     def __init__(self, name: str, says: str) -> None:
         super().__init__(f"{name}: {says}")
-        self.name = name
+        self.name, self.says = name, says
 
 
 class PauseConflict(LedgerError):

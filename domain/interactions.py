@@ -271,6 +271,10 @@ class Interactions:
         revisions = [revision for known, revision in tuple(self._known) if known == name]
         return self._known[name, max(revisions)] if revisions else None
 
+    def names(self) -> list[str]:
+        """List the names known."""
+        return sorted({name for name, _ in tuple(self._known)})
+
     def of(self, name: str, revision: int) -> Registered | None:
         """Find the revision a pause was made with."""
         return self._known.get((name, revision))

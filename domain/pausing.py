@@ -61,6 +61,8 @@ RESERVED = 256
 #: A month is 16 bits of an id, counted from 2020.
 MONTHS_KNOWN = range(2020, 7000)
 GATED = 64
+#: So many calls are named where another one was meant.
+CALLS_SHOWN = 8
 KEY_BYTES = 255
 OCCURRENCES = 2**32
 #: Turns of more bytes, or of more entries, are judged beside the event loop.
@@ -185,8 +187,10 @@ class Pausing:
     def _gate(self, command: PauseCommand, call: ReservedCall) -> Gated:
         registered = self.services.interactions.newest(command.interaction)
         if registered is None:
+            known = self.services.interactions.names()
             raise InteractionConfigurationError(
-                f"no interaction named {command.interaction!r} is registered; register it before pausing"
+                f"no interaction named {command.interaction!r} is registered, but {', '.join(known)}; register it"
+                " before pausing (LedgerSettings.interactions, or --interactions)"
             )
         request, decision, lapse = _judge_contents(self.services, registered, command)
         judge_asking(command, self._policies.get(command.interaction), decision)
@@ -454,7 +458,10 @@ def _calls_of(commands: Sequence[PauseCommand], turn: PausedTurn) -> list[Reserv
     for command in commands:
         call = by_address.get(command.axes.call_id or "")
         if call is None:
-            raise PauseRejected("call_unknown", "the turn's last assistant message does not reserve the call stated")
+            known = ", ".join(map(repr, list(by_address)[:CALLS_SHOWN])) + ", ..." * (len(by_address) > CALLS_SHOWN)
+            raise PauseRejected(
+                "call_unknown", f"the turn's last assistant message does not reserve the call stated, but {known}"
+            )
         if call.done:
             raise PauseRejected("call_done", "the turn holds a result of the call stated already")
         if call in calls:

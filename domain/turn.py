@@ -145,7 +145,11 @@ class Transcripts:
         if codec is None:
             known = ", ".join(self.names())
             raise PauseRejected("format_unknown", f"{format!r} has no codec here; known are {known}")
-        calls = codec.reserved(entries)
+        try:
+            calls = codec.reserved(entries)
+        except PauseRejected as rejected:
+            # Most of what is broken is of another format than was said.
+            raise PauseRejected(rejected.name, f"read as {format}: {rejected.says}") from None
         addresses = [call.address for call in calls]
         if len(set(addresses)) != len(addresses):
             raise PauseRejected("call_ambiguous", "two calls of the last assistant message have the same id")

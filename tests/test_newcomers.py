@@ -8,11 +8,14 @@ from uuid import uuid4
 import pytest
 from eventsourcing.application import Application
 from eventsourcing.domain import Aggregate
-from pauseledger import InteractionConfigurationError, LedgerSettings, open_ledger
+from pauseledger import InteractionConfigurationError, LedgerError, LedgerSettings, Turn, open_ledger
 from pauseledger.infrastructure.anchors import anchor_of
 from pauseledger.infrastructure.cli import run
 from pauseledger.infrastructure.keys import KeyFile
-from pauseledger.infrastructure.stories import asked
+from pauseledger.infrastructure.stories import ask, asked, axes
+
+CALLS = [{"id": one, "type": "function", "function": {"name": "ask_user", "arguments": "{}"}} for one in ("c1", "c2")]
+CHAT = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": None, "tool_calls": CALLS}]
 
 
 @pytest.fixture
@@ -132,3 +135,21 @@ def test_a_window_that_is_no_number_is_told_its_unit(pl, tmp_path):
 
     with pytest.raises(Exception, match="closes_in must be a whole number of seconds"):
         asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"turn": Turn("anthropic", CHAT)}, "read as anthropic: the content of the last assistant message has to be"),
+        ({"axes": axes(call_id="toolu_1")}, "does not reserve the call stated, but 'c1', 'c2'"),
+        (
+            {"interaction": "ask_usr"},
+            "no interaction named 'ask_usr' is registered, but approval, ask_user; .*--interactions",
+        ),
+    ],
+)
+async def test_what_cannot_be_paused_tells_what_is_there_instead(changed, says):
+    async with open_ledger("memory:") as ledger:
+        given = {"turn": Turn("openai-chat", CHAT), "axes": axes(call_id="c1"), **changed}
+        with pytest.raises(LedgerError, match=says):
+            await asked(ledger, ask(**given))
