@@ -177,7 +177,7 @@ class Pausing:
             text, entries = _text_of(turn)
         except strict_json.Unfit as unfit:
             name = "turn_too_large" if unfit.name == "too_large" else unfit.name
-            raise PauseRejected(name, f"in the turn: {unfit}") from None
+            raise PauseRejected(name, f"in the turn: {unfit.says}") from None
         if not isinstance(entries, list):
             raise PauseRejected("turn_broken", "the turn is not a list of entries; pass the conversation itself")
         read = self.services.transcripts.read(turn.format, text, entries)
@@ -507,7 +507,7 @@ def _judge_contents(
         text = strict_json.canonical_of(request, limit=VALUE_BYTES)
     except strict_json.Unfit as unfit:
         name = "request_too_large" if unfit.name == "too_large" else unfit.name
-        raise PauseRejected(name, f"in the request: {unfit}") from None
+        raise PauseRejected(name, f"in the request: {unfit.says}") from None
     except Objection as objection:
         services.rule_failed(objection)
         raise PauseRejected("request_invalid", f"the request does not fit its interaction: {objection}") from None
@@ -524,7 +524,7 @@ def _judge_lapse(
         verdict = registered.judge(request, given)
         return verdict.decision, strict_json.canonical_of(verdict.response, limit=VALUE_BYTES)
     except strict_json.Unfit as unfit:
-        raise PauseRejected(unfit.name, f"in the lapse answer: {unfit}") from None
+        raise PauseRejected(unfit.name, f"in the lapse answer: {unfit.says}") from None
     except Objection as objection:
         services.rule_failed(objection)
         raise PauseRejected(

@@ -17,7 +17,7 @@ LARGEST = 4 * 1024 * 1024
 
 _SAYS = {
     "not_json": "pass JSON text (RFC 8259), or Python data made of dict, list, tuple, str, int, float, bool and None; "
-    "convert anything else first",
+    "convert anything else first, a client's objects by their `model_dump()`",
     "not_utf8": "encode the text as UTF-8",
     "byte_order_mark": "pass the text without a byte order mark",
     "nan": "NaN is not JSON; pass null or text",

@@ -1,13 +1,14 @@
 """The page on questions over HTTP, as it stands there."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from pauseledger import APPROVAL, Routing
 from pauseledger.domain.errors import REFUSALS
-from pauseledger.infrastructure.stories import ANSWER, Stage, approve, ask, asked, turn
+from pauseledger.infrastructure.stories import ANSWER, Stage, approve, ask, asked, axes, turn
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "http.md").read_text()
 FOR_MARIA = Routing(assignees=("maria",))
@@ -107,3 +108,17 @@ async def test_a_form_on_a_strangers_page_answers_nothing(stage, page, browser, 
 def test_every_refusal_has_a_status_and_no_other_is_named(page):
     assert page["BY_REASON"].keys() <= REFUSALS.keys()
     assert {kind.step for kind in REFUSALS.values()} == page["BY_STEP"].keys()
+
+
+def test_threads_without_a_loop_share_one(stage):
+    names = {}
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], names)
+    wait, ledger = names["wait"], names["ledger"]
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            commands = [ask(axes=axes(run_id=f"run-{number}")) for number in range(8)]
+            receipts = list(threads.map(lambda command: wait(ledger.capability.pause(command)), commands))
+        assert len({receipt.pause_id for receipt in receipts}) == 8
+    finally:
+        wait(ledger.__aexit__(None, None, None))
+        names["LOOP"].call_soon_threadsafe(names["LOOP"].stop)

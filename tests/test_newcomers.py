@@ -153,3 +153,10 @@ async def test_what_cannot_be_paused_tells_what_is_there_instead(changed, says):
         given = {"turn": Turn("openai-chat", CHAT), "axes": axes(call_id="c1"), **changed}
         with pytest.raises(LedgerError, match=says):
             await asked(ledger, ask(**given))
+
+
+async def test_an_object_of_a_clients_is_told_how_to_become_json():
+    broken = [*CHAT[:1], {"role": "assistant", "content": None, "tool_calls": [Order()]}]
+    async with open_ledger("memory:") as ledger:
+        with pytest.raises(LedgerError, match=r"^not_json: in the turn: pass JSON .*`model_dump\(\)`$"):
+            await asked(ledger, ask(turn=Turn("openai-chat", broken)))
