@@ -74,10 +74,12 @@ def export(
         done = Export(opened.recorder, opened.rows, mapper, key, scope=scope, command=command, progress=progress).run()
     shape = {"outcome": "exported", **dataclasses.asdict(done), "out": str(done.out)}
     waiting = [f"waiting {done.unsealed} facts are not under that head yet, and not in it; see --seal"]
+    unread = [f"unread  {done.unread} texts are not told: the vault keys are not here, or not this role's to read"]
     return Outcome(shape, [
         f"bundle  {done.out}",
         f"holds   {done.pauses} pauses, {done.rows} facts, {done.proofs} proofs, under a head of {done.size} leaves",
         *(waiting if done.unsealed else []),
+        *(unread if done.unread else []),
     ])  # fmt: skip
 
 

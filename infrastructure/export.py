@@ -114,6 +114,7 @@ class Exported:
         pauses, rows, proofs: How many are in the bundle.
         size: How many leaves the head has under which all of it is proved.
         unsealed: How many facts belong into it and are not under that head yet; they are not in it.
+        unread: With `content`: how many texts are not told, as nothing here opens them or tells that they were erased.
     """
 
     out: Path
@@ -122,6 +123,7 @@ class Exported:
     proofs: int
     size: int
     unsealed: int
+    unread: int = 0
 
 
 class Export:
@@ -153,6 +155,7 @@ class Export:
         self._scope = scope
         self._command = command
         self._progress = progress
+        self._unread = 0
 
     def run(self) -> Exported:
         """Make the bundle; where it fails, nothing is left behind."""
@@ -169,7 +172,7 @@ class Export:
             with _placed(out) as folder:
                 telling = title(self._ledger, chosen, head.size, picked)
                 proofs = self._write(folder, newest.checkpoint, head, picked, telling)
-            return Exported(out, picked.pauses, picked.rows, proofs, head.size, picked.unsealed)
+            return Exported(out, picked.pauses, picked.rows, proofs, head.size, picked.unsealed, self._unread)
 
     def _choose(self) -> Chosen:
         """Say what is chosen; a pause alone is of its own tenant, whose rules go with it."""
@@ -270,7 +273,10 @@ class Export:
             "sentence": _sentence(row, fact, content=self._command.content),
             "fact": header,
         }
-        return {**told, "contents": _contents(fact)} if self._command.content else told
+        if not self._command.content:
+            return told
+        self._unread += sum(not one.intact and not one.erased for one in contents_of(fact))
+        return {**told, "contents": _contents(fact)}
 
     def _digest_of(self, stream: UUID, version: int) -> bytes:
         found = self._recorder.select_events(stream, gt=version - 1, lte=version)

@@ -11,8 +11,9 @@ from .notes import Checkpoint
 
 _TEXT = Path(__file__).with_suffix(".md").read_text("utf-8")
 _CONTENT = (
-    "What people wrote stands in clear in `sentence` and `contents`, as far as it was not erased: SHA-256 over `salt` "
-    "and the text as UTF-8 is the digest that `fact` names, and `verify.py` holds each against it."
+    "What people wrote stands in clear in `sentence` and `contents`, as far as it was not erased and whoever made this "
+    "has its keys: SHA-256 over `salt` and the text as UTF-8 is the digest that `fact` names, and `verify.py` holds "
+    "each against it."
 )
 _DIGESTS = (
     "What people wrote is told by its digest alone. It is part of a row as stored, so `state` holds it: encrypted "

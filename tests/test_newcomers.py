@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from eventsourcing.application import Application
 from eventsourcing.domain import Aggregate
-from pauseledger import InteractionConfigurationError, LedgerError, LedgerSettings, Turn, open_ledger
+from pauseledger import Actor, InteractionConfigurationError, LedgerError, LedgerSettings, Turn, open_ledger
 from pauseledger.infrastructure.anchors import anchor_of
 from pauseledger.infrastructure.cli import run
 from pauseledger.infrastructure.keys import KeyFile
@@ -54,6 +54,24 @@ def test_a_store_that_is_an_empty_text_is_not_the_users_own(pl, tmp_path):
     with pytest.raises(InteractionConfigurationError, match="empty text"):
         open_ledger("")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_that_are_asked_for_where_no_key_opens_them_are_counted(pl, tmp_path, monkeypatch):
+    async def story():
+        async with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
+            gone = await asked(ledger, idempotency_key="gone")
+            await asked(ledger)
+            await ledger.operator(Actor("olga")).erase(gone.pause_id, "content", "gdpr-17")
+
+    asyncio.run(story())
+    assert pl("seal")[0] == 0
+    (tmp_path / "public-key.txt").write_text(pl("keys", "log")[1])
+    command = ("export", "--tenant", "acme", "--content", "--no-report", "--public-key", tmp_path / "public-key.txt")
+    told = pl(*command, "--out", tmp_path / "with keys")
+    assert (told[0], "unread" in told[1]) == (0, False)
+    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "no keys"))
+    # Two requests, two turns and a name: without keys nothing tells which of them were erased.
+    assert "unread  5 texts are not told: the vault keys are not here" in pl(*command, "--out", tmp_path / "without")[1]
 
 
 class Order(Aggregate):
