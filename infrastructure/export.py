@@ -327,7 +327,7 @@ class _People:
                 f"SIGNED BY  {signed[0]}",
                 f"DATE, TIME {signed[1]}",
                 f"MEANING    {signed[2]}",
-                f"OF         what was shown, digest {fact.shown}; the answer, digest {fact.response.digest}",
+                f"OF         what was asked, digest {fact.shown}; the answer, digest {fact.response.digest}",
             ]
         self._report.add(lines, None if fact is None else fact.at)
 

@@ -17,7 +17,7 @@ from .store import LedgerRecorder
 DIGEST_AT, DIGEST_BYTES = 4, 32
 
 #: What is said where a head is needed and there is none.
-NO_HEAD = "no head was signed yet; run `pauseledger seal`"
+NO_HEAD = "no head was signed yet; whoever runs the ledger runs `pauseledger keys log` once, then `pauseledger seal`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,11 +115,17 @@ def test_nothing_is_proved_before_a_head_is_signed(operator, pause):
 
 def test_before_the_first_head_check_and_export_say_how_it_is_made(operator, pause, tmp_path, capsys):
     code, told = operator("export", "--all-tenants", "--out", tmp_path / "bundle")
-    assert (code, told["says"]) == (2, "no head was signed yet; run `pauseledger seal`")
+    assert (code, told["says"]) == (
+        2,
+        "no head was signed yet; whoever runs the ledger runs `pauseledger keys log` once, then `pauseledger seal`",
+    )
     assert run(["check"]) == 0
     said = capsys.readouterr().out
     assert "whole   no fault was found\n" in said
-    assert "proved  no head was signed yet; run `pauseledger seal`\n" in said
+    assert (
+        "proved  no head was signed yet; whoever runs the ledger runs `pauseledger keys log` once, then `pauseledger seal`\n"
+        in said
+    )
     operator("seal")
     assert run(["check"]) == 0
     assert "proved  1 leaves under the largest head that holds\n" in capsys.readouterr().out

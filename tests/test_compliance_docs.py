@@ -60,7 +60,10 @@ def test_every_command_on_the_page_runs(pause, tmp_path, capsys):
         assert verify.verify(tmp_path / bundle, key, (tmp_path / "outside" / "head.txt").read_text())[0] == []
         facts = (tmp_path / bundle / "facts.jsonl").read_text().splitlines()
         assert any("Whose name?" in json.loads(fact)["sentence"] for fact in facts)
-    assert b"MEANING    answer: answered" in (tmp_path / "signed" / "report-001.pdf").read_bytes()
+    report = (tmp_path / "signed" / "report-001.pdf").read_bytes()
+    assert b"MEANING    answer: answered" in report
+    # What somebody was shown is a fact of its own.
+    assert b"OF         what was asked, digest" in report
 
 
 def test_what_the_page_links_to_is_there():
