@@ -1,8 +1,11 @@
 """What newcomers stumbled over: a store that is not the one they meant, and commands that promised what did not happen."""
 
 import asyncio
+import dataclasses
+import re
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -13,6 +16,7 @@ from pauseledger.infrastructure.anchors import anchor_of
 from pauseledger.infrastructure.cli import run
 from pauseledger.infrastructure.keys import KeyFile
 from pauseledger.infrastructure.stories import ask, asked, axes
+from pauseledger.projections.open_pauses import OpenPause
 
 CALLS = [{"id": one, "type": "function", "function": {"name": "ask_user", "arguments": "{}"}} for one in ("c1", "c2")]
 CHAT = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": None, "tool_calls": CALLS}]
@@ -178,3 +182,9 @@ async def test_an_object_of_a_clients_is_told_how_to_become_json():
     async with open_ledger("memory:") as ledger:
         with pytest.raises(LedgerError, match=r"^not_json: in the turn: pass JSON .*`model_dump\(\)`$"):
             await asked(ledger, ask(turn=Turn("openai-chat", broken)))
+
+
+def test_the_page_lists_every_field_of_an_inbox_row():
+    page = (Path(__file__).parents[1] / "docs" / "projections.md").read_text("utf-8")
+    told = page.partition("A row of the inbox has")[2].partition("The question itself")[0]
+    assert sorted(re.findall(r"`(\w+)`", told)) == sorted(field.name for field in dataclasses.fields(OpenPause))
