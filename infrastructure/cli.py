@@ -72,6 +72,7 @@ app = typer.Typer(
     "Exit codes: 0 done (a round still open too: the answer is kept), 1 internal fault, 2 usage, configuration or "
     "rejected input, 3 refused or not recoverable, 4 store unavailable, 5 a check found faults.",
     add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     no_args_is_help=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -1,5 +1,6 @@
 """What the command line prints: one JSON object an outcome, its exit code, and the same in words."""
 
+import io
 import json
 import re
 import sys
@@ -92,7 +93,12 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
 
 
 def say(lines: Sequence[str], to: TextIO) -> None:
-    """Print lines by rich, with nothing in them interpreted and everything a terminal would obey spelled out."""
+    """Print lines by rich, with nothing in them interpreted and everything a terminal would obey spelled out.
+
+    What goes to a file or a pipe is UTF-8 under any locale: a signed head is, and one kept in Latin-1 proves nothing.
+    """
+    if isinstance(to, io.TextIOWrapper) and not to.isatty():
+        to.reconfigure(encoding="utf-8")
     from rich.console import Console  # noqa: PLC0415 - scripts use --json, and need not wait for it
     from rich.text import Text  # noqa: PLC0415 - as above
 

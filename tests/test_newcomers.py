@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import io
 import re
 import sqlite3
 from contextlib import closing
@@ -188,3 +189,24 @@ def test_the_page_lists_every_field_of_an_inbox_row():
     page = (Path(__file__).parents[1] / "docs" / "projections.md").read_text("utf-8")
     told = page.partition("A row of the inbox has")[2].partition("The question itself")[0]
     assert sorted(re.findall(r"`(\w+)`", told)) == sorted(field.name for field in dataclasses.fields(OpenPause))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252"])
+def test_a_head_that_is_piped_under_an_older_locale_is_still_one(pl, tmp_path, monkeypatch, encoding):
+    async def story():
+        async with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
+            await asked(ledger)
+
+    asyncio.run(story())
+    assert pl("seal")[0] == 0
+    kept = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(kept, encoding=encoding))
+    assert run(["head"]) == 0
+    (tmp_path / "head.txt").write_bytes(kept.getvalue())
+    assert run(["check", "--no-views", "--head", "head.txt"]) == 0
+
+
+def test_help_is_given_to_who_asks_in_short(pl):
+    for command in (("-h",), ("show", "-h"), ("keys", "new", "-h")):
+        code, out, said = pl(*command)
+        assert (code, out.startswith("Usage: pauseledger"), said) == (0, True, "")
