@@ -191,5 +191,5 @@ def _shape(life: KeyLife) -> dict[str, Any]:
 
 def _line(life: KeyLife) -> str:
     made = f", made {moment(life.made_at)}" if life.made_at else ""
-    stopped = f", stopped minting {moment(life.stopped_minting_at)}" if life.stopped_minting_at else ""
+    stopped = f", mints no more from {moment(life.stopped_minting_at)}" if life.stopped_minting_at else ""
     return f"{life.kid}  {life.state}{' (vault)' if life.use == 'vault' else ''}{made}{stopped}"

@@ -6,6 +6,7 @@ import io
 import re
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -210,3 +211,13 @@ def test_help_is_given_to_who_asks_in_short(pl):
     for command in (("-h",), ("show", "-h"), ("keys", "new", "-h")):
         code, out, said = pl(*command)
         assert (code, out.startswith("Usage: pauseledger"), said) == (0, True, "")
+
+
+def test_until_when_a_former_key_may_mint_is_no_past(pl, tmp_path):
+    assert pl("keys", "new")[0] == 0
+    [kid] = [line.split()[0] for line in pl("keys", "list")[1].splitlines() if "vault" not in line]
+    new = pl("keys", "new")[1].split()[0]
+    assert pl("keys", "promote", new)[0] == 0
+    [former] = [line for line in pl("keys", "list")[1].splitlines() if line.startswith(kid)]
+    until = datetime.fromisoformat(former.rpartition(", mints no more from ")[2])
+    assert until > datetime.now(UTC)
