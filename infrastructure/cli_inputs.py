@@ -224,6 +224,9 @@ def grouped(command: Callable[..., T]) -> Callable[..., T]:
             members = dict(inspect.signature(group).parameters)
             groups[name] = (group, list(members))
         parameters += [member.replace(kind=inspect.Parameter.KEYWORD_ONLY) for member in members.values()]
+    # A command's own options are told first: where the ledger is kept is the same for all of them.
+    everywhere = {field.name for field in dataclasses.fields(Where)}
+    parameters.sort(key=lambda parameter: parameter.name in everywhere)
 
     @functools.wraps(command)
     def flat(**given: Any) -> T:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 import sqlite3
 from datetime import UTC, datetime, timedelta
@@ -732,6 +733,14 @@ class TestWhatGoesWrong:
         monkeypatch.setattr(sqlite.SQLiteRecorder, "load", interrupts)
         ran = pl("show", uuid4(), "--json")
         assert (ran.code, ran.json["outcome"]) == (130, "interrupted")
+
+    @pytest.mark.parametrize("command", [["pause"], ["redeem"], ["check"], ["export"], ["hold", "place"]])
+    def test_help_tells_a_commands_own_options_before_those_of_all(self, pl, command):
+        told = re.findall(r"^  (--[a-z-]+)", pl(*command, "--help").out, re.MULTILINE)
+        own, of_all = told[: told.index("--store")], told[told.index("--store") :]
+        assert own
+        assert of_all[-1] == "--json"
+        assert not set(own) & {"--keys-dir", "--views", "--pooled"}
 
     def test_help_is_printed_where_nothing_is_asked(self, pl):
         for ran in (pl(), pl("--help"), pl("pause", "--help")):
