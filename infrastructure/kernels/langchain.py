@@ -13,12 +13,14 @@ from langchain_core.messages import (
     messages_from_dict,
     messages_to_dict,
 )
+from langchain_core.runnables.config import merge_configs
+from langgraph.channels import BinaryOperatorAggregate
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, Interrupt, Send, StateSnapshot
+from langgraph.types import Command, Interrupt, Overwrite, Send, StateSnapshot
 
 from ...domain.axes import Axes, Scope
 from ...domain.commands import Dispatch
@@ -26,11 +28,14 @@ from ...domain.errors import InteractionConfigurationError
 from ...domain.rehydration import NOT_ANSWERED
 from ...domain.turn import CheckpointReference, Entry, Turn
 from . import Ended, Gate, SideEffect, side_effects
+from .langchain_guard import Guard
 from .langchain_middleware import GATED, TOOL_APPROVAL, gated, let_through, open_calls, requested
 
 FORMAT = "langchain"
 #: Where in a run's `configurable` its side effects are told apart; never stored, for it is no plain value.
 EFFECTS = "pauseledger"
+#: The node by which a host's own state enters the graph that runs dispatched calls; none of the host's has this name.
+STATE = "pauseledger_state"
 
 
 def side_effect(tool_call_id: str) -> SideEffect | None:
@@ -129,8 +134,10 @@ class LangChainKernel:
         messages = await self._entered(going, values.pop("messages", []), prompt, config)
         last: Mapping[str, Any] = {}
         modes = list({*stream_mode, "values"})
+        guard = Guard(self._gates)
+        guarded: Any = merge_configs(config, {"callbacks": [guard]})  # type: ignore[arg-type]  # a config of the host's
         stream = self._agent.astream(
-            {**values, "messages": messages}, config, stream_mode=modes, version="v2", **options
+            {**values, "messages": messages}, guarded, stream_mode=modes, version="v2", **options
         )
         async with aclosing(stream) as parts:
             async for part in parts:
@@ -139,6 +146,8 @@ class LangChainKernel:
                     self._require_kept(part["interrupts"])
                 if part["type"] in stream_mode:
                     yield part
+        if guard.failed is not None:
+            raise guard.failed
         axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
         yield await self._ended(last, config, axes, supersedes)
 
@@ -176,29 +185,47 @@ class LangChainKernel:
         if not dispatch:
             return {}
         thread = {name: value for name, value in (await self._thread(config)).items() if name != "messages"}
-        graph = self._tools_alone([_call(one) for one in dispatch])
-        given: Any = {**thread, **state, "messages": [*going]}
+        more = {name: value for name, value in state.items() if name != "messages"}
+        graph = self._tools_alone([_call(one) for one in dispatch], more)
+        given: Any = {**thread, "messages": [*going]}
         said = {name: options[name] for name in ("context",) if name in options}
-        written: dict[str, Any] = {"messages": []}
+        messages: list[Any] = []
+        written: dict[str, list[Any]] = {name: [value] for name, value in more.items()}
+        last: Mapping[str, Any] = {}
         while given is not None:
             waiting: list[Interrupt] = []
-            async for part in graph.astream(given, config, stream_mode=["updates"], version="v2", **said):
+            async for part in graph.astream(given, config, stream_mode=["updates", "values"], version="v2", **said):
+                if part["type"] == "values":
+                    last = part["data"]
+                    continue
                 waiting += part["data"].get("__interrupt__", ())
                 for update in _updates(part["data"].get(self._tools_node)):
-                    written["messages"] += update.pop("messages", [])
-                    written |= update
+                    messages += update.pop("messages", [])
+                    for name, value in update.items():
+                        written.setdefault(name, []).append(value)
             given = Command(resume={one.id: let_through(one) for one in waiting}) if waiting else None
-        return written
+        merged = {name: self._merged(name, told, thread, last) for name, told in written.items()}
+        return {**merged, "messages": messages}
 
-    def _tools_alone(self, calls: Sequence[Mapping[str, Any]]) -> Any:
+    def _merged(self, name: str, told: Sequence[Any], thread: Mapping[str, Any], last: Mapping[str, Any]) -> Any:
+        """Make one write of several to a key: a graph's input has room for one, and its reducer was applied already."""
+        if len(told) == 1 or not isinstance(self._agent.builder.channels.get(name), BinaryOperatorAggregate):
+            return told[-1]
+        # A channel that holds nothing yet does not unwrap what is to overwrite it.
+        return Overwrite(last[name]) if name in thread else last[name]
+
+    def _tools_alone(self, calls: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> Any:
+        """Make a graph that runs these calls alone, on a thread's state and what was given beside it."""
         builder = self._agent.builder
         if self._tools_node not in builder.nodes:
             raise InteractionConfigurationError(
                 f"the graph has no node {self._tools_node!r} to run a dispatched call; name its ToolNode by tools_node"
             )
         graph = StateGraph(builder.state_schema, context_schema=builder.context_schema)
+        graph.add_node(STATE, lambda _: state)
         graph.add_node(self._tools_node, builder.nodes[self._tools_node].runnable)
-        graph.add_conditional_edges(START, lambda _: [Send(self._tools_node, [call]) for call in calls])
+        graph.add_edge(START, STATE)
+        graph.add_conditional_edges(STATE, lambda _: [Send(self._tools_node, [call]) for call in calls])
         # A request for a person is an interrupt, which LangGraph answers in a checkpoint alone.
         saver = InMemorySaver() if self._agent.checkpointer else None
         return graph.compile(checkpointer=saver, store=self._agent.store)

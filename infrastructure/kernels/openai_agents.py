@@ -14,6 +14,7 @@ from uuid import UUID
 from agents import (
     Agent,
     FunctionTool,
+    Handoff,
     MCPApprovalResponseItem,
     RunContextWrapper,
     Runner,
@@ -74,7 +75,8 @@ class OpenAIAgentsKernel:
         agent: The agent the run starts with; whichever was in charge at the stop goes on.
         capability: The ledger's.
         scope: The tenant whose runs these are.
-        gates: How a tool's calls wait, by the tool's name. Its tool has to be one with `needs_approval`.
+        gates: How a tool's calls wait, by the tool's name. Its tool has to be one with `needs_approval`: that is looked
+            at before a run, but for tools that an MCP server brings, whose `require_approval` says so.
         approvals: How the calls of other tools wait that need an approval.
     """
 
@@ -227,12 +229,19 @@ def _require_asking(agent: Agent[Any], gates: Collection[str]) -> None:
     for one in seen:
         # By identity: agents that hand over to each other are compared without an end.
         known = {id(other) for other in seen}
-        seen += [other for other in one.handoffs if isinstance(other, Agent) and id(other) not in known]
+        seen += [other for other in _reached(one) if id(other) not in known]
         for tool in one.tools:
             if isinstance(tool, FunctionTool) and tool.name in gates and tool.needs_approval is False:
                 raise InteractionConfigurationError(
                     f"{tool.name!r} has a gate and would run without waiting at it; make it with needs_approval=True"
                 )
+
+
+def _reached(agent: Agent[Any]) -> list[Agent[Any]]:
+    """List the agents that one hands over to, and those that are its tools."""
+    made = [other._agent_ref() for other in agent.handoffs if isinstance(other, Handoff) and other._agent_ref]
+    inner = [tool._agent_instance for tool in agent.tools if isinstance(tool, FunctionTool)]
+    return [other for other in (*agent.handoffs, *made, *inner) if isinstance(other, Agent)]
 
 
 def _withhold(state: RunState[Any, Any], items: Sequence[Any]) -> None:

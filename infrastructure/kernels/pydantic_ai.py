@@ -65,7 +65,8 @@ class PydanticAIKernel:
         capability: The ledger's.
         scope: The tenant whose runs these are.
         gates: How a tool's deferred calls wait, by the tool's name. Calls that are deferred for their result
-            (`CallDeferred`, external tools) need one.
+            (`CallDeferred`, external tools) need one. A gate defers nothing itself: `requires_approval=True` does, or
+            what the tool raises, which nobody can tell before it runs.
         approvals: How calls wait that ask for an approval and have no gate of their own.
     """
 

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import operator
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("langchain", reason="the langchain extra is not installed")
 pytest.importorskip("langgraph", reason="the langchain extra is not installed")
 
-from typing import Any
+from typing import Annotated, Any
 
 from langchain.agents import AgentState, create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, wrap_tool_call
@@ -443,6 +444,46 @@ async def test_a_dispatched_tool_sees_the_threads_state_and_the_wrappers_of_the_
 # What goes wrong in the field
 
 
+class Logged(AgentState):
+    """A state with two keys beside the messages: one that gathers, and one that holds the last."""
+
+    log: Annotated[list[str], operator.add]
+    last: str
+
+
+def logging_agent(replies, saver):
+    @tool
+    def note(word: str, runtime: ToolRuntime) -> Command:
+        """Write a word down."""
+        said = ToolMessage(f"after {runtime.state['log']}", tool_call_id=runtime.tool_call_id)
+        return Command(update={"messages": [said], "log": [word]})
+
+    model = Model(replies=replies, seen=[])
+    middleware = [PauseMiddleware({"note": Gate()})]
+    return create_agent(model, [note], middleware=middleware, state_schema=Logged, checkpointer=saver)
+
+
+@pytest.mark.parametrize("saver", [InMemorySaver, lambda: None], ids=["kept", "not_kept"])
+async def test_what_several_dispatched_tools_add_to_one_key_is_all_there(memory, saver):
+    asking = calling(("c1", "note", {"word": "one"}), ("c2", "note", {"word": "two"}))
+    kept = saver()
+    agent = logging_agent([asking, AIMessage("Noted.")], kept)
+    kernel = LangChainKernel(agent, memory.capability, scope=SCOPE, gates={"note": Gate()})
+    ended = await kernel.run("Note both.", run_id="r", session_id="s", state={"log": ["before"], "last": "before"})
+    with pytest.raises(RoundOpen):
+        await memory.redeem(ended.paused[0].token, {"decision": "approve"}, axes=ended.asked[0].axes)
+    turn = await memory.redeem(ended.paused[1].token, {"decision": "approve"}, axes=ended.asked[1].axes)
+    before = ["before", "again"] if kept else ["again"]
+    ended = await resume_run(kernel, turn, state={"log": ["again"], "last": "again"})
+    assert ended.state["log"][: len(before)] == before
+    assert sorted(ended.state["log"][len(before) :]) == ["one", "two"]
+    assert ended.state["last"] == "again"
+    assert results(ended.messages) == {"c1": f"after {before}", "c2": f"after {before}"}
+    if kept:
+        state = (await agent.aget_state({"configurable": {"thread_id": "s"}})).values
+        assert state["log"] == ended.state["log"]
+
+
 async def test_a_model_that_fails_in_a_thread_that_is_kept_leaves_the_turn_owed(memory):
     saver = InMemorySaver()
     host = Host(memory, calling(("c1", "deploy", {"to": "prod"})), ConnectionError("hung up"), saver=saver)
@@ -629,6 +670,35 @@ async def test_a_stop_at_a_tool_that_the_kernel_has_no_gate_of_is_said(memory, k
     kernel = LangChainKernel(host.agent, memory.capability, scope=SCOPE, gates=known)
     with pytest.raises(InteractionConfigurationError, match=r"no gate of 'ask_user'.*; give LangChainKernel the gates"):
         await kernel.run("Deploy.", run_id="r", session_id="s")
+
+
+@wrap_tool_call
+async def told_the_model(request, handler):
+    """What a tool raises becomes its result, as hosts have it whose model shall try again."""
+    try:
+        return await handler(request)
+    except Exception as failed:
+        return ToolMessage(str(failed), tool_call_id=request.tool_call["id"])
+
+
+@pytest.mark.parametrize("middleware", [[told_the_model], []], ids=["errors_are_told_the_model", "errors_are_raised"])
+@pytest.mark.parametrize("nested", [True, False], ids=["in_an_inner_agent", "in_the_agent"])
+async def test_a_gate_that_nothing_stops_at_runs_no_tool(memory, nested, middleware):
+    world = World()
+    replies = [calling(("c1", "deploy", {"to": "prod"})), AIMessage("Done.")]
+    agent = create_agent(Model(replies=replies, seen=[]), world.tools(), middleware=middleware)
+
+    @tool
+    async def delegate() -> str:
+        """Let another agent do it."""
+        return str(await agent.ainvoke({"messages": [HumanMessage("Deploy.")]}))
+
+    said = [calling(("o1", "delegate", {})), AIMessage("Done.")]
+    outer = create_agent(Model(replies=said, seen=[]), [delegate], middleware=middleware)
+    kernel = LangChainKernel(outer if nested else agent, memory.capability, scope=SCOPE, gates=GATES)
+    with pytest.raises(InteractionConfigurationError, match="list PauseMiddleware"):
+        await kernel.run("Go.", run_id="r", session_id="s")
+    assert world.runs == []
 
 
 async def test_a_middleware_run_past_the_kernel_stops_as_ever(memory):

@@ -484,11 +484,18 @@ async def test_a_turn_that_used_its_turns_up_goes_on_by_more(memory, surface):
     assert (await newest(memory, ended.paused[0])).NAME == "pause.continued"
 
 
-@pytest.mark.parametrize("at", ["start", "handoff"])
-async def test_a_gated_tool_that_needs_no_approval_runs_nothing(memory, at):
+REACHED = {
+    "start": lambda ops, model: ops,
+    "handoff": lambda ops, model: agents.Agent(name="desk", model=model, handoffs=[ops]),
+    "handoff_made": lambda ops, model: agents.Agent(name="desk", model=model, handoffs=[agents.handoff(ops)]),
+    "tool": lambda ops, model: agents.Agent(name="desk", model=model, tools=[ops.as_tool("ops", "Ask ops.")]),
+}
+
+
+@pytest.mark.parametrize("reached", REACHED.values(), ids=REACHED)
+async def test_a_gated_tool_that_needs_no_approval_runs_nothing(memory, reached):
     def make(host):
-        ops = agents.Agent(name="ops", model=host.script.model, tools=host.tools)
-        return ops if at == "start" else agents.Agent(name="desk", model=host.script.model, handoffs=[ops])
+        return reached(agents.Agent(name="ops", model=host.script.model, tools=host.tools), host.script.model)
 
     host = Host(memory, [("c1", "look", {})], "done", gates={"look": Gate()}, agent=make)
     with pytest.raises(InteractionConfigurationError, match="'look' has a gate .* needs_approval=True"):
