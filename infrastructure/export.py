@@ -28,7 +28,7 @@ except ImportError:  # Windows: what a killed export left is there for whoever f
 from eventsourcing.persistence import Notification
 
 from ..domain.axes import Scope
-from ..domain.content import SALT_BYTES
+from ..domain.content import SALT_BYTES, ContentAlteredError, ContentErasedError
 from ..domain.errors import InteractionConfigurationError, LedgerCorrupt, LedgerTooNew, RequestMissing
 from ..domain.facts import Answered, Fact, contents_of
 from ..domain.sentences import signature, tell
@@ -275,8 +275,9 @@ class Export:
         }
         if not self._command.content:
             return told
-        self._unread += sum(not one.intact and not one.erased for one in contents_of(fact))
-        return {**told, "contents": _contents(fact)}
+        contents, unread = _contents(fact)
+        self._unread += unread
+        return {**told, "contents": contents}
 
     def _digest_of(self, stream: UUID, version: int) -> bytes:
         found = self._recorder.select_events(stream, gt=version - 1, lte=version)
@@ -380,18 +381,25 @@ def _sentence(row: Notification, fact: Fact | None, *, content: bool) -> str:
     return tell(fact, content=content)
 
 
-def _contents(fact: Fact | None) -> list[dict[str, Any]]:
-    """Tell what people wrote, with its salt: SHA-256 over salt and text is the digest in the header."""
-    told = []
+def _contents(fact: Fact | None) -> tuple[list[dict[str, Any]], int]:
+    """Tell what people wrote, with its salt, and how much of it nothing here opens or tells to be erased.
+
+    SHA-256 over salt and text is the digest in the header.
+    """
+    told, unread = [], 0
     for one in contents_of(fact):
         salt = text = None
-        if one.intact:
+        try:
             body = one.body()
             # What is no UTF-8 was written by nobody's product, and as a text would not fit its digest.
             with contextlib.suppress(UnicodeDecodeError):
                 text, salt = body[SALT_BYTES:].decode(), body[:SALT_BYTES].hex()
+        except ContentErasedError:
+            pass
+        except ContentAlteredError:
+            unread += 1
         told.append({"digest": one.digest, "media_type": one.media_type, "salt": salt, "text": text})
-    return told
+    return told, unread
 
 
 def _cell(value: Any) -> Any:

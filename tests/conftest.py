@@ -1,4 +1,4 @@
-"""A real PostgreSQL for whoever asks, started once, and a fresh migrated database for each test."""
+"""A real PostgreSQL for whoever asks, started once, and a fresh migrated database for each test; and a shell of their own."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,8 @@ import pytest
 
 pytest.register_assert_rewrite("pauseledger.infrastructure.testing", "pauseledger.infrastructure.testing_kernels")
 
-from pauseledger.infrastructure.postgres import PostgresRecorder  # noqa: E402 - rewriting comes before the import
+from pauseledger.infrastructure.cli import run  # noqa: E402 - rewriting comes before the import
+from pauseledger.infrastructure.postgres import PostgresRecorder  # noqa: E402 - the same
 from pauseledger.infrastructure.testing import TemporaryPostgres  # noqa: E402 - the same
 
 
@@ -47,3 +48,20 @@ def store_url(request: pytest.FixtureRequest, tmp_path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'ledger.db'}"
     return request.getfixturevalue("pg_dsn")
+
+
+@pytest.fixture
+def pl(tmp_path, monkeypatch, capsys):
+    """Run a command on a store that is not there yet, and give its exit code, output and complaint."""
+    for name in ("PAUSELEDGER_KEYS", "PAUSELEDGER_VAULT_KEYS", "PAUSELEDGER_LOG_KEY", "PAUSELEDGER_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PAUSELEDGER_STORE", f"sqlite:///{tmp_path / 'ledger.db'}")
+    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments):
+        capsys.readouterr()
+        code = run([str(one) for one in arguments])
+        return code, *capsys.readouterr()
+
+    return command

@@ -17,7 +17,7 @@ import pytest
 import typer
 from pauseledger import Actor, LedgerSettings, open_ledger
 from pauseledger.domain.errors import InteractionConfigurationError
-from pauseledger.infrastructure.cli import app, run
+from pauseledger.infrastructure.cli import app
 from pauseledger.infrastructure.keys import KeyFile, KeyRing
 from pauseledger.infrastructure.stories import asked
 
@@ -69,22 +69,9 @@ ON_A_LEDGER = [
 WITHOUT = {"pause", "migrate", "demo", "keys new", "keys promote", "keys list", "keys retire"}
 
 
-@pytest.fixture
-def pl(tmp_path, monkeypatch, capsys):
-    """Run a command on a store that is not there yet, and give its exit code, output and complaint."""
-    for name in ("PAUSELEDGER_KEYS", "PAUSELEDGER_VAULT_KEYS", "PAUSELEDGER_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PAUSELEDGER_STORE", f"sqlite:///{tmp_path / 'ledger.db'}")
-    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def an_answer_is_there(tmp_path):
     (tmp_path / "answer.json").write_text("{}")
-
-    def command(*arguments):
-        capsys.readouterr()
-        code = run([str(one) for one in arguments])
-        return code, *capsys.readouterr()
-
-    return command
 
 
 def pause_in(url, keys):

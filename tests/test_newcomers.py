@@ -24,23 +24,6 @@ CALLS = [{"id": one, "type": "function", "function": {"name": "ask_user", "argum
 CHAT = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": None, "tool_calls": CALLS}]
 
 
-@pytest.fixture
-def pl(tmp_path, monkeypatch, capsys):
-    """Run a command, and give its exit code, output and complaint."""
-    for name in ("PAUSELEDGER_KEYS", "PAUSELEDGER_VAULT_KEYS", "PAUSELEDGER_LOG_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PAUSELEDGER_STORE", f"sqlite:///{tmp_path / 'ledger.db'}")
-    monkeypatch.setenv("PAUSELEDGER_KEYS_DIR", str(tmp_path / "keys"))
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments):
-        capsys.readouterr()
-        code = run([str(one) for one in arguments])
-        return code, *capsys.readouterr()
-
-    return command
-
-
 @pytest.mark.parametrize(
     "url", ["sqlite:ledger.db", "sqlite:/ledger.db", "sqlite://ledger.db", "sqlite:///", "sqlite:"]
 )
