@@ -45,8 +45,8 @@ from .store import LedgerRecorder
 
 #: Rows read whole at a time; each may hold a turn of 4 MiB.
 _WHOLE = 32
-#: Cells that begin so are taken for formulas by spreadsheets.
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+#: Cells that begin so are taken for formulas by spreadsheets; the last four are full width (OWASP, CSV Injection).
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _COLUMNS = (
     "leaf_index", "position", "at", "tenant", "session_id", "run_id", "pause", "stream", "version", "topic", "sentence",
     "signed_by", "signed_at", "meaning", "digest",

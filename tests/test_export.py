@@ -338,7 +338,7 @@ def test_no_cell_of_the_table_is_a_formula(made, tmp_path):
     with (tmp_path / "bundle" / "facts.csv").open(encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
     assert [row["tenant"] for row in rows] == ["'=rival()"] * 2
-    for begins in "=+-@\t\r\n":
+    for begins in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20":
         assert _cell(f"{begins}1") == f"'{begins}1"
     assert (_cell(-1), _cell("1=1")) == (-1, "1=1")
 
