@@ -314,7 +314,7 @@ async def resume_run(delegate: Any, turn: ResumedTurn, **options: Any) -> Any:
 
     Raises:
         InteractionConfigurationError: the turn was entered before, holds a dispatch that nobody ran, or is another
-            tenant's than the delegate's `scope`, where it has one.
+            tenant's than the delegate's `scope`, where it has one, or of another format than its `turn_format`.
         What the kernel raises; the turn is stalled then, and still owed.
     """
     async with _entering(delegate, turn) as going:
@@ -372,6 +372,7 @@ async def _entering(delegate: Any, turn: ResumedTurn) -> AsyncIterator[Going]:
             "with_results, or pass a delegate with dispatches = True"
         )
     _require_same_tenant(delegate, turn)
+    _require_same_format(delegate, turn)
     async with continuing(turn) as going:
         yield going
 
@@ -383,6 +384,16 @@ def _require_same_tenant(delegate: Any, turn: ResumedTurn) -> None:
         raise InteractionConfigurationError(
             "this kernel runs another tenant's turns, and would pause this one there; continue it by a kernel of the "
             "scope it was paused in (turn.outcome.scope)"
+        )
+
+
+def _require_same_format(delegate: Any, turn: ResumedTurn) -> None:
+    """A kernel that takes another's entries for messages of its own shows the model what it cannot read."""
+    held, own = turn.outcome.turn, getattr(delegate, "turn_format", None)
+    if held is not None and isinstance(own, str) and held.format != own:
+        raise InteractionConfigurationError(
+            f"this kernel goes on with turns of the format {own!r}, and this one is {held.format!r}; continue it by "
+            "the kernel that paused it"
         )
 
 

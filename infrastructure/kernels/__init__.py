@@ -1,12 +1,13 @@
 """What the kernels have in common: which calls wait for a person, what a tool is told, and what a run hands back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from ...domain.axes import Axes
+from ...domain.axes import Axes, Scope, as_stated, require_stated
 from ...domain.commands import DEFAULT_WINDOW, Dispatch, LapseAnswer, PauseCommand, PauseReceipt, Routing
+from ...domain.errors import InteractionConfigurationError
 from ...domain.interactions import APPROVAL
 from ...domain.turn import CheckpointReference, Turn
 
@@ -66,6 +67,31 @@ class SideEffect:
 def side_effects(dispatch: Sequence[Dispatch], fence: int) -> dict[str, SideEffect]:
     """Tell, by call id, what the tools of these calls are told."""
     return {call.interrupt_id: SideEffect(call.idempotency_key, fence) for call in dispatch}
+
+
+def stated(scope: Scope, session_id: str, run_id: str) -> Axes:
+    """State a run's axes, all but the call that it may stop at: before a model is called, or a tool runs.
+
+    Raises:
+        InteractionConfigurationError: one is not stated, and is named.
+    """
+    axes = as_stated(scope, session_id, run_id, None)
+    require_stated(axes, frozenset({"call"}))
+    return axes
+
+
+def require_tools(dispatch: Sequence[Dispatch], tools: Collection[str]) -> None:
+    """Check that the calls that a person let through can run here: told to the model as unknown, they would be lost.
+
+    Raises:
+        InteractionConfigurationError: there is no tool of that name; the turn stays owed.
+    """
+    for call in dispatch:
+        if call.tool not in tools:
+            raise InteractionConfigurationError(
+                f"a person let call {call.interrupt_id!r} of {call.tool!r} through, and there is no such tool here; "
+                "recover the turn where there is one, or fold a result in by `turn.with_results`"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from langchain_core.messages import (
     messages_from_dict,
     messages_to_dict,
 )
+from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import merge_configs
 from langgraph.channels import BinaryOperatorAggregate
 from langgraph.checkpoint.memory import InMemorySaver
@@ -20,6 +21,7 @@ from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt.tool_node import INVALID_TOOL_NAME_ERROR_TEMPLATE
 from langgraph.types import Command, Interrupt, Overwrite, Send, StateSnapshot
 
 from ...domain.axes import Axes, Scope
@@ -27,13 +29,15 @@ from ...domain.commands import Dispatch
 from ...domain.errors import InteractionConfigurationError
 from ...domain.rehydration import NOT_ANSWERED
 from ...domain.turn import CheckpointReference, Entry, Turn
-from . import Ended, Gate, SideEffect, side_effects
+from . import Ended, Gate, SideEffect, require_tools, side_effects, stated
 from .langchain_guard import Guard
 from .langchain_middleware import GATED, TOOL_APPROVAL, gated, let_through, open_calls, requested
 
 FORMAT = "langchain"
 #: Where in a run's `configurable` its side effects are told apart; never stored, for it is no plain value.
 EFFECTS = "pauseledger"
+#: How the answer of LangGraph's tool node begins to a call of a tool that it does not have.
+_UNKNOWN = INVALID_TOOL_NAME_ERROR_TEMPLATE.partition(", try one of")[0]
 #: The node by which a host's own state enters the graph that runs dispatched calls; none of the host's has this name.
 STATE = "pauseledger_state"
 
@@ -65,6 +69,7 @@ class LangChainKernel:
     """
 
     dispatches = True
+    turn_format = FORMAT
 
     def __init__(
         self,
@@ -128,9 +133,12 @@ class LangChainKernel:
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AsyncGenerator[Any, None]:
-        config = _configured(config or {}, session_id, side_effects(dispatch, fence), self._gates)
+        axes = stated(self.scope, session_id, run_id)
+        config = _configured(config or {}, session_id, self._gates)
         going = messages_from_dict(list(history))
-        values = {**(state or {}), **await self._dispatched(going, dispatch, state or {}, config, options)}
+        # Told to these calls alone: in what follows, a model may give their ids to others.
+        told = _configurable(config, EFFECTS, side_effects(dispatch, fence))
+        values = {**(state or {}), **await self._dispatched(going, dispatch, state or {}, told, options)}
         messages = await self._entered(going, values.pop("messages", []), prompt, config)
         last: Mapping[str, Any] = {}
         modes = list({*stream_mode, "values"})
@@ -148,7 +156,6 @@ class LangChainKernel:
                     yield part
         if guard.failed is not None:
             raise guard.failed
-        axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
         yield await self._ended(last, config, axes, supersedes)
 
     # Going in
@@ -189,6 +196,8 @@ class LangChainKernel:
         graph = self._tools_alone([_call(one) for one in dispatch], more)
         given: Any = {**thread, "messages": [*going]}
         said = {name: options[name] for name in ("context",) if name in options}
+        # Nothing of the thread is in this graph's own checkpoints: an older one of the thread would never be found.
+        config = _head(config)
         messages: list[Any] = []
         written: dict[str, list[Any]] = {name: [value] for name, value in more.items()}
         last: Mapping[str, Any] = {}
@@ -204,6 +213,7 @@ class LangChainKernel:
                     for name, value in update.items():
                         written.setdefault(name, []).append(value)
             given = Command(resume={one.id: let_through(one) for one in waiting}) if waiting else None
+        _require_run(dispatch, messages)
         merged = {name: self._merged(name, told, thread, last) for name, told in written.items()}
         return {**merged, "messages": messages}
 
@@ -223,7 +233,7 @@ class LangChainKernel:
             )
         graph = StateGraph(builder.state_schema, context_schema=builder.context_schema)
         graph.add_node(STATE, lambda _: state)
-        graph.add_node(self._tools_node, builder.nodes[self._tools_node].runnable)
+        graph.add_node(self._tools_node, builder.nodes[self._tools_node].runnable | RunnableLambda(_staying))
         graph.add_edge(START, STATE)
         graph.add_conditional_edges(STATE, lambda _: [Send(self._tools_node, [call]) for call in calls])
         # A request for a person is an interrupt, which LangGraph answers in a checkpoint alone.
@@ -279,17 +289,40 @@ class LangChainKernel:
         return CheckpointReference(FORMAT, self._checkpoints, where["thread_id"], where["checkpoint_id"])
 
 
-def _configured(
-    config: Mapping[str, Any], session_id: str, effects: Mapping[str, SideEffect], gates: Collection[str]
-) -> dict[str, Any]:
-    given = {"thread_id": session_id, **config.get("configurable", {})}
-    return {**config, "configurable": {**given, EFFECTS: effects, GATED: frozenset(gates)}}
+def _configured(config: Mapping[str, Any], session_id: str, gates: Collection[str]) -> dict[str, Any]:
+    given = {**config, "configurable": {"thread_id": session_id, **config.get("configurable", {})}}
+    return _configurable(given, GATED, frozenset(gates))
+
+
+def _configurable(config: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    return {**config, "configurable": {**config["configurable"], name: value}}
 
 
 def _head(config: Mapping[str, Any]) -> dict[str, Any]:
     """A run that began at an older checkpoint ends at the thread's head."""
     configurable = {name: value for name, value in config["configurable"].items() if name != "checkpoint_id"}
     return {**config, "configurable": configurable}
+
+
+def _staying(written: Any) -> Any:
+    """Let what a tool node gives pass, unless it leads elsewhere: the model always speaks after a dispatched call."""
+    for one in written if isinstance(written, list) else [written]:
+        if isinstance(one, Command) and (one.goto or one.graph):
+            raise InteractionConfigurationError(
+                "a dispatched tool returned a Command that goes to another node or graph, which nothing follows here; "
+                "let it return its result, or run the call and fold its result in by `turn.with_results`"
+            )
+    return written
+
+
+def _require_run(dispatch: Sequence[Dispatch], messages: Sequence[Any]) -> None:
+    """A wrapper of the node may bring a tool of its own, so that only the node's answer says that there was none."""
+    unknown = {
+        message.tool_call_id
+        for message in messages
+        if isinstance(message, ToolMessage) and message.text.startswith(_UNKNOWN.format(requested_tool=message.name))
+    }
+    require_tools(dispatch, {call.tool for call in dispatch if call.interrupt_id not in unknown})
 
 
 def _require_end(snapshot: StateSnapshot | None) -> None:

@@ -35,7 +35,7 @@ from ...domain.rehydration import NOT_ANSWERED
 from ...domain.strict_json import digest
 from ...domain.turn import Entry, Turn
 from ..transcripts.openai_responses import ANSWERING
-from . import Ended, Gate, SideEffect, side_effects
+from . import Ended, Gate, SideEffect, require_tools, side_effects, stated
 
 FORMAT = "openai-responses"
 #: The type of the turn's first entry, which holds the serialised run state. No provider knows it, and none is shown it.
@@ -81,6 +81,7 @@ class OpenAIAgentsKernel:
     """
 
     dispatches = True
+    turn_format = FORMAT
 
     def __init__(
         self,
@@ -158,6 +159,7 @@ class OpenAIAgentsKernel:
         supersedes: UUID | None = None,
         **options: Any,
     ) -> _Entered:
+        axes = stated(self.scope, session_id, run_id)
         _require_asking(self._agent, self._gates)
         effects = side_effects(dispatch, fence)
         kept, items = _parted(history)
@@ -176,7 +178,6 @@ class OpenAIAgentsKernel:
                 given.add_input(prompt)
         else:
             given = [*items, *(_left_open(items) if prompt else ()), *_message(prompt)]
-        axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
         return _Entered(given, options, effects, axes, supersedes)
 
     async def _restored(
@@ -188,12 +189,17 @@ class OpenAIAgentsKernel:
         effects: Mapping[str, SideEffect],
     ) -> RunState[Any, Any]:
         """Bring the run state back, with a decision on each of its interruptions, and nothing else left to run."""
+        if context is None:
+            _require_stored(kept["context"])
         wrapper = RunContextWrapper(kept["context"].get("context") if context is None else context)
         state = await RunState.from_json(self._agent, copy.deepcopy(kept), context_override=wrapper)
         let_through, said = {call.interrupt_id: call for call in dispatch}, _answers(items)
         for item in state.get_interruptions():
             call_id = _call_id(item)
             allowed = let_through.get(call_id)
+            if allowed is not None:
+                owner: Any = item.agent
+                require_tools([allowed], {tool.name for tool in await owner.get_all_tools(wrapper)})
             if allowed is None:
                 state.reject(item, rejection_message=_text_of(said[call_id]["output"]))
             elif digest(_arguments(item)) == allowed.digest:
@@ -298,6 +304,15 @@ def _parted(history: Sequence[Entry]) -> tuple[dict[str, Any] | None, list[Any]]
     return None, list(history)
 
 
+def _require_stored(kept: Mapping[str, Any]) -> None:
+    """A tool that ran without the context it was written for would fail, or act for somebody else."""
+    if (kept.get("context_meta") or {}).get("requires_deserializer"):
+        raise InteractionConfigurationError(
+            "this run had a context that is no mapping, and is not stored; recover the turn, and give it again: "
+            "resume_run(kernel, turn, context=...)"
+        )
+
+
 def _message(prompt: str) -> list[Any]:
     return [{"role": "user", "content": prompt}] if prompt else []
 
@@ -310,17 +325,22 @@ def _answers(items: Sequence[Any]) -> dict[str, Any]:
 
 def _left_open(items: Sequence[Any]) -> list[Any]:
     """Answer what a stop left open that the user talked past; providers reject a call without an output."""
-    done = _answers(items)
-    calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
-    return [
-        {"type": "function_call_output", "call_id": call_id, "output": NOT_ANSWERED}
-        for call_id in calls
-        if call_id not in done
-    ]
+    return [{"type": "function_call_output", "call_id": call_id, "output": NOT_ANSWERED} for call_id in _waiting(items)]
+
+
+def _waiting(items: Sequence[Any]) -> list[str]:
+    """List the function calls without an output. An id that a model gives anew is another call."""
+    waiting: dict[str, None] = {}
+    for item in items:
+        if item.get("type") == "function_call":
+            waiting[item["call_id"]] = None
+        elif item.get("type") in ANSWERING:
+            waiting.pop(item.get("call_id"), None)
+    return list(waiting)
 
 
 def _require_own(interruptions: Sequence[ToolApprovalItem], items: Sequence[Any]) -> None:
-    own = {item["call_id"] for item in items if item.get("type") == "function_call"} - _answers(items).keys()
+    own = {*_waiting(items)}
     if not all(_call_id(item) in own for item in interruptions):
         raise InteractionConfigurationError(
             "the run stopped at what is no call of a function tool of its own: gate the tool that runs an inner agent "

@@ -10,8 +10,9 @@ from ...domain.axes import Axes, Scope
 from ...domain.commands import Dispatch, PauseCommand
 from ...domain.rehydration import NOT_ANSWERED
 from ...domain.turn import Turn
-from . import Ended, Gate
+from . import Ended, Gate, require_tools, stated
 
+FORMAT = "openai-chat"
 #: Takes the messages, gives the assistant's next one; both as OpenAI's chat completions spell them.
 Chat = Callable[[list[Any]], Awaitable[dict[str, Any]]]
 #: Takes a call's arguments and the idempotency key of its side effect, gives the result.
@@ -22,6 +23,7 @@ class PlainKernel:
     """Calls the model and the tools in turn, until the model calls no tool, or one that waits for a person."""
 
     dispatches = True
+    turn_format = FORMAT
 
     def __init__(
         self, capability: Any, chat: Chat, *, scope: Scope, tools: Mapping[str, Tool], gates: Mapping[str, Gate]
@@ -58,7 +60,14 @@ class PlainKernel:
 
         `dispatch` are the calls that a person let through: they run first, under keys of their own. `supersedes` is
         the pause that a new stop takes the place of.
+
+        Raises:
+            InteractionConfigurationError: an axis of the run is not stated, or a person let a call through whose tool
+                is not there.
+            PauseRejected: what was asked does not fit its interaction, or cannot be carried.
         """
+        axes = stated(self.scope, session_id, run_id)
+        require_tools(dispatch, self._tools)
         messages = list(history)
         for let_through in dispatch:
             ran = await self._ran(let_through.tool, let_through.arguments, let_through.idempotency_key)
@@ -70,7 +79,6 @@ class PlainKernel:
             reply = _noted(messages, await self._chat(list(messages)))
             yield reply
             calls = [_read(call) for call in reply.get("tool_calls") or ()]
-            axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
             asked = self._asked(calls, messages, axes, supersedes)
             if asked or not calls:
                 paused = await self._capability.pause_round(asked) if asked else ()
@@ -88,7 +96,7 @@ class PlainKernel:
     def _asked(
         self, calls: Sequence[tuple[str, str, Any]], messages: list[Any], axes: Axes, supersedes: UUID | None
     ) -> tuple[PauseCommand, ...]:
-        turn = Turn("openai-chat", messages)
+        turn = Turn(FORMAT, messages)
         return tuple(
             gate.command(
                 gate.request(tool, arguments),
@@ -103,7 +111,8 @@ class PlainKernel:
 
 def _read(call: dict[str, Any]) -> tuple[str, str, Any]:
     try:
-        arguments = json.loads(call["function"]["arguments"])
+        # Some servers spell the arguments of a tool that takes none as an empty text, or leave them out.
+        arguments = json.loads(call["function"].get("arguments") or "{}")
     except ValueError:
         arguments = None
     return call["id"], call["function"]["name"], arguments

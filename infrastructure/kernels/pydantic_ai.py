@@ -1,7 +1,7 @@
 """The delegate over a Pydantic AI agent: deferred calls become a round, and what people let through its results."""
 
 import json
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -29,11 +29,11 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApp
 from ...domain.answers import ASK_USER_REQUEST
 from ...domain.axes import Axes, Scope
 from ...domain.commands import Dispatch, PauseCommand
-from ...domain.errors import InteractionConfigurationError
+from ...domain.errors import InteractionConfigurationError, PauseRejected
 from ...domain.interactions import APPROVAL, ASK_USER
 from ...domain.rehydration import NOT_ANSWERED
 from ...domain.turn import Entry, Turn
-from . import Ended, Gate
+from . import Ended, Gate, require_tools, stated
 
 FORMAT = "pydantic-ai"
 #: What of the agent's `run` the kernel fills in, and what to give in its place.
@@ -50,7 +50,7 @@ class _Stop:
 
     axes: Axes
     supersedes: UUID | None
-    let_through: frozenset[str]
+    dispatch: Sequence[Dispatch]
 
 
 class PydanticAIKernel:
@@ -71,6 +71,7 @@ class PydanticAIKernel:
     """
 
     dispatches = True
+    turn_format = FORMAT
 
     def __init__(
         self,
@@ -137,6 +138,7 @@ class PydanticAIKernel:
         supersedes: UUID | None = None,
         **options: Any,
     ) -> tuple[dict[str, Any], _Stop]:
+        axes = stated(self.scope, session_id, run_id)
         for name, instead in _OWN.items():
             if name in options:
                 raise InteractionConfigurationError(f"{name} is the kernel's own; {instead}")
@@ -148,8 +150,7 @@ class PydanticAIKernel:
             "message_history": messages,
             "deferred_tool_results": _results(dispatch, fence) if dispatch else None,
         }
-        axes = Axes(scope=self.scope, session_id=session_id, run_id=run_id, call_id=None)
-        return {**options, **entering}, _Stop(axes, supersedes, frozenset(one.interrupt_id for one in dispatch))
+        return {**options, **entering}, _Stop(axes, supersedes, dispatch)
 
     # Coming out
 
@@ -157,6 +158,7 @@ class PydanticAIKernel:
         if result is None:
             raise InteractionConfigurationError("the agent's events ended without a result; do not filter them")
         messages, state = result.all_messages(), {"result": result}
+        _require_run(stop.dispatch, result.new_messages())
         if not isinstance(result.output, DeferredToolRequests):
             return Ended(messages, state=state)
         turn = Turn(FORMAT, result.all_messages_json())
@@ -169,7 +171,8 @@ class PydanticAIKernel:
             )
             for call, gate, request in self._asking(messages, result.output)
         )
-        _require_new(asked, stop.let_through)
+        if not any(isinstance(message, ModelResponse) for message in result.new_messages()):
+            _require_new(asked)
         return Ended(messages, await self._capability.pause_round(asked), asked, state)
 
     def _asking(
@@ -183,11 +186,15 @@ class PydanticAIKernel:
                     "give the tool a gate"
                 )
             gates[call.tool_call_id] = self._gates[call.tool_name]
-        return [
+        asking = [
             (call, gates[call.tool_call_id], _request(call, gates[call.tool_call_id], requests))
             for call in _open_calls(messages)
             if call.tool_call_id in gates
         ]
+        if len(asking) != len(gates):
+            # The neighbour's result stands for both.
+            raise PauseRejected("call_ambiguous", "two calls of the last response have the same id")
+        return asking
 
 
 def ask_user_toolset(name: str = ASK_USER) -> ExternalToolset[Any]:
@@ -236,13 +243,24 @@ def _request(call: ToolCallPart, gate: Gate, requests: DeferredToolRequests) -> 
     return {**request, "reason": reason} if gate.interaction == APPROVAL and isinstance(reason, str) else request
 
 
-def _require_new(asked: Sequence[PauseCommand], let_through: Collection[str]) -> None:
-    again = [command.axes.call_id for command in asked if command.axes.call_id in let_through]
-    if again:
-        raise InteractionConfigurationError(
-            f"a person let call {again[0]!r} through, and its tool deferred it again; let an approved tool return, and "
-            "wait for what comes later in a tool of its own"
-        )
+def _require_run(dispatch: Sequence[Dispatch], messages: Sequence[ModelMessage]) -> None:
+    """Which tools an agent has, its run alone knows: what was missing is told by what the model was shown."""
+    told = messages[0].parts if dispatch and messages else ()
+    unknown = {part.tool_call_id for part in told if _is_unknown(part)}
+    require_tools(dispatch, {call.tool for call in dispatch if call.interrupt_id not in unknown})
+
+
+def _is_unknown(part: Any) -> bool:
+    name = getattr(part, "tool_name", None)
+    return name is not None and str(part.content).startswith(f"Unknown tool name: {name!r}.")
+
+
+def _require_new(asked: Sequence[PauseCommand]) -> None:
+    """Where the model has not spoken, what waits is what was handed over."""
+    raise InteractionConfigurationError(
+        f"a person let call {asked[0].axes.call_id!r} through, and its tool deferred it again; let an approved tool "
+        "return, and wait for what comes later in a tool of its own"
+    )
 
 
 def _text(event: Any) -> str:

@@ -7,7 +7,7 @@ import pytest
 from pauseledger import NOT_ANSWERED, AskUserAnsweredEvent, InteractionConfigurationError, Scope, resume_run
 from pauseledger.infrastructure.kernels import Ended
 from pauseledger.infrastructure.kernels.plain import PlainKernel
-from pauseledger.infrastructure.testing_kernels import ANSWER, APPROVE, QUESTION, SURFACES
+from pauseledger.infrastructure.testing_kernels import ANSWER, APPROVE, QUESTION, SCOPE, SURFACES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels" / "plain.md"
 #: The page's own agent and suite are what is tested here.
@@ -67,7 +67,7 @@ async def test_a_call_that_nobody_was_asked_about_is_keyed_by_its_turn_and_itsel
         return "all quiet"
 
     host = Scripted(memory, [("c1", "look", {})], "quiet")
-    host.kernel = PlainKernel(memory.capability, host.chat, scope=None, tools={"look": look}, gates={})
+    host.kernel = PlainKernel(memory.capability, host.chat, scope=SCOPE, tools={"look": look}, gates={})
     await host.ask()
     assert keys == ["run-1/c1"]
 
@@ -117,6 +117,6 @@ async def test_an_id_that_a_model_gives_anew_is_another_side_effect(memory):
     host = Scripted(
         memory, [("c1", "look", {}), ("c2", "look", {})], [("c1", "look", {})], [("c1", "look", {})], "quiet"
     )
-    host.kernel = PlainKernel(memory.capability, host.chat, scope=None, tools={"look": look}, gates={})
+    host.kernel = PlainKernel(memory.capability, host.chat, scope=SCOPE, tools={"look": look}, gates={})
     await host.ask()
     assert keys == ["run-1/c1", "run-1/c2", "run-1/c1/2", "run-1/c1/3"]
