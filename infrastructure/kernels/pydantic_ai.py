@@ -245,7 +245,7 @@ def _request(call: ToolCallPart, gate: Gate, requests: DeferredToolRequests) -> 
 
 def _require_run(dispatch: Sequence[Dispatch], messages: Sequence[ModelMessage]) -> None:
     """Which tools an agent has, its run alone knows: what was missing is told by what the model was shown."""
-    told = messages[0].parts if dispatch and messages else ()
+    told: Sequence[Any] = messages[0].parts if dispatch and messages else ()
     unknown = {part.tool_call_id for part in told if _is_unknown(part)}
     require_tools(dispatch, {call.tool for call in dispatch if call.interrupt_id not in unknown})
 
